@@ -328,6 +328,8 @@ class Applications(Actor):
         controller, grace = self.node.ref(self._controller, Controller), self._settings.faults.drain_timeout
         try:
             served = {one.served_as for one in await controller.served() if one.drafts_for}
+            if not (beside or served):
+                return None
             made = await asyncio.to_thread(hidden_applications, own, beside, self._settings, self._limits.dtype)
             for checkpoint, application in made:
                 name = await controller.add(application, replace=application.served_as in served, grace=grace)

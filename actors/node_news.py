@@ -31,13 +31,7 @@ def tell_of_nodes(
     workers: Collection[str],
     gateways: Collection[str],
 ) -> None:
-    """Report changes of the membership as messages to the controller, which informs the gateways.
-
-    A gateway outlives a worker that cannot reach it: it owns requests, which go on at other workers.
-    """
-
-    def works(name: str) -> bool:
-        return name in workers or cluster.role(name) == WORKER_ROLE
+    """Report changes of the membership as messages to the controller, which informs the gateways."""
 
     def launched(name: str, incarnation: int, failure: str) -> None:
         if name in workers and failure:
@@ -46,7 +40,7 @@ def tell_of_nodes(
             controller.worker_starting.cast(name, incarnation, cluster.pid(name))
 
     def up(name: str, incarnation: int) -> None:
-        if works(name):
+        if _works(cluster, workers, name):
             controller.worker_up.cast(name, incarnation)
         elif name in gateways:
             controller.gateway_up.cast(f"{name}/gateway")
@@ -57,7 +51,7 @@ def tell_of_nodes(
     def adopted(name: str, incarnation: int) -> None:
         if cluster.members()[name].joined:
             cluster.node.ref(f"{HEAD}/{MEMBERS}").back.cast(name, incarnation)
-        if works(name):
+        if _works(cluster, workers, name):
             controller.worker_back.cast(name, incarnation)
         elif name in gateways or cluster.role(name) == GATEWAY_ROLE:
             controller.gateway_up.cast(f"{name}/gateway")
@@ -65,7 +59,7 @@ def tell_of_nodes(
                 answering.publish((*(one for one in answering.value if one != name), name))
 
     def down(what: Down) -> None:
-        if works(what.node):
+        if _works(cluster, workers, what.node):
             controller.worker_down.cast(what.node, what.incarnation, what.cause)
         elif what.node in gateways:
             controller.gateway_down.cast(f"{what.node}/gateway")
@@ -73,17 +67,44 @@ def tell_of_nodes(
         elif cluster.role(what.node) == GATEWAY_ROLE:
             controller.gateway_down.cast(f"{what.node}/gateway")
 
+    _rule_reach(cluster, controller, workers, gateways)
+    cluster.on_launch(launched)
+    cluster.on_up(up)
+    cluster.on_adopt(adopted)
+    cluster.on_down(down)
+
+
+def _rule_reach(cluster: ClusterHead, controller: Ref, workers: Collection[str], gateways: Collection[str]) -> None:
+    """Say what follows where members do not reach each other, or the head does not reach one.
+
+    A worker and a gateway, or two workers, that do not reach each other both serve on, with others.
+    """
+
+    def works(name: str) -> bool:
+        return _works(cluster, workers, name)
+
+    def answers(name: str) -> bool:
+        return name in gateways or cluster.role(name) == GATEWAY_ROLE
+
+    def both(one: str, other: str) -> bool:
+        return (works(one) and (works(other) or answers(other))) or (answers(one) and works(other))
+
+    def cut() -> None:
+        controller.cuts.cast([(one, other) for one, other in cluster.cuts if works(one) and works(other)])
+
     def witnesses(name: str) -> list[str]:
         """Return the gateways that are asked about a worker."""
         joined = [one for one in cluster.node.peers() if cluster.role(one) == GATEWAY_ROLE]
         return whom_to_ask(joined, gateways) if works(name) else []
 
-    cluster.spare(lambda name: name in gateways or cluster.role(name) == GATEWAY_ROLE)
+    cluster.spare(answers)
+    cluster.keep_both(both)
+    cluster.on_cut(cut)
     cluster.ask(witnesses)
-    cluster.on_launch(launched)
-    cluster.on_up(up)
-    cluster.on_adopt(adopted)
-    cluster.on_down(down)
+
+
+def _works(cluster: ClusterHead, workers: Collection[str], name: str) -> bool:
+    return name in workers or cluster.role(name) == WORKER_ROLE
 
 
 def tell_of_predictors(cluster: ClusterHead, settings: Settings, workers: Collection[str]) -> None:

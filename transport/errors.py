@@ -32,8 +32,11 @@ class HandshakeRefused(TransportError):
     """A connection that the other end refused; the text is its reason."""
 
 
-class OwnQuestion(HandshakeRefused):
-    """A head's look for a later head that has reached this head itself: nothing to warn of."""
+class ExpectedRefusal(HandshakeRefused):
+    """A refusal that the asking node expects, so that there is nothing to warn of.
+
+    A head that looks for a later head has reached itself, or a member asks whether another one is in reach.
+    """
 
 
 class ReleaseRefused(HandshakeRefused):

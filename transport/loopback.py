@@ -17,7 +17,7 @@ from typing import NamedTuple
 from . import wire
 from .address import PeerId
 from .errors import PeerGone, ReleaseRefused, TransportError
-from .handshake import Admission, Greeting, Lane, ReturnRequest, pack_refusal
+from .handshake import Admission, Greeting, Lane, ReturnRequest, pack_refusal, parse
 from .interface import Receiver
 from .link_wire import link_class
 from .outbound import DISCONNECTED
@@ -151,8 +151,10 @@ class LoopbackTransport:
     ) -> None:
         """Let the head answer, as part of its own life, and bring the answer back."""
         answer: Admission | TransportError
+        said = parse(request.pack())
+        assert isinstance(said, ReturnRequest), "as it was sent"
         try:
-            answer = target._receiver.on_return(request, "")
+            answer = target._receiver.on_return(said, "")
         except TransportError as refusal:
             answer = refusal
 

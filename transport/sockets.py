@@ -33,7 +33,7 @@ from .address import (
     split_key,
 )
 from .curve import Authenticator, NodeKeys, check_endpoint
-from .errors import AddressError, HandshakeRefused, KeysError, OwnQuestion, PeerGone, ReleaseRefused
+from .errors import AddressError, ExpectedRefusal, HandshakeRefused, KeysError, PeerGone, ReleaseRefused
 from .handshake import SPOKEN, Admission, Greeting, JoinRequest, Lane, ReturnRequest
 from .interface import UNREACHABLE, Receiver
 from .join_request import ask_head
@@ -387,7 +387,7 @@ class SocketTransport:
         except (HandshakeRefused, KeysError) as error:
             if isinstance(error, ReleaseRefused):
                 self._sessions.refused.append(error)
-            level = logging.DEBUG if isinstance(error, OwnQuestion) else logging.WARNING
+            level = logging.DEBUG if isinstance(error, ExpectedRefusal) else logging.WARNING
             log.log(level, "node %s refused a connection: %s", self.peer, error)
             return greeting.pack_refusal(str(error))
 

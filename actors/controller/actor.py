@@ -126,9 +126,7 @@ class Controller(Actor):
         """Begin to act on what a new head has found, now that the actors that it needs have been started."""
         effects, self._held_back = self._held_back or [], None
         words = first_words(self._state)
-        for gateway in self._gateways:
-            for worker, incarnation in words.lives:
-                self.node.ref(gateway).up.cast(worker, incarnation)
+        self._gateway_calls.tell_lives(self._gateways, words.lives)
         for effect in effects:
             self._perform(effect)
         if words.drops:
@@ -376,15 +374,18 @@ class Controller(Actor):
     @endpoint(urgent=True)
     async def gateway_up(self, gateway: str) -> None:
         """Tell a gateway on another node that is new, or has come back, the current state. It hears of every change."""
-        ref = self.node.ref(gateway)
         self._publisher.forget(gateway)
-        for worker, incarnation in first_words(self._state).lives:
-            ref.up.cast(worker, incarnation)
+        self._gateway_calls.tell_lives([gateway], first_words(self._state).lives)
         self._spawn(self._publisher.introduce(gateway))
         if gateway not in self._gateways:
             self._history.record(self.node.clock.now(), "gateway", gateway, f"a further process answers HTTP: {gateway}")
             self._gateways.append(gateway)
         self._gateway_calls.tell_fronts()
+
+    @endpoint(urgent=True)
+    async def cuts(self, pairs: list[tuple[str, str]]) -> None:
+        """Tell the gateways which pairs of workers do not reach each other: all of them, whenever they change."""
+        self._gateway_calls.tell_cuts(pairs)
 
     @endpoint(urgent=True)
     async def gateway_down(self, gateway: str) -> None:

@@ -6,10 +6,11 @@ There are calls for applications on demand, for starting and stopping workers, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from ...policies.cluster.demand import Use, combined
@@ -66,6 +67,7 @@ class GatewayCalls:
         self._gateways = gateways
         self._publishing = publishing
         self._dispatchers: list[str] = []  # once they are not those of the settings alone
+        self._cuts: list[tuple[str, str]] = []  # pairs of workers that do not reach each other
         self._state = state
 
     def tell_fronts(self) -> None:
@@ -76,8 +78,20 @@ class GatewayCalls:
         gateways = [gateway.partition("/")[0] for gateway in self._gateways]
         for gateway in self._gateways:
             self._node.ref(gateway).gateways.cast(gateways)
+            self._node.ref(gateway).cuts.cast(self._cuts)
             if self._dispatchers:
                 self._node.ref(gateway).dispatchers.cast(self._dispatchers)
+
+    def tell_lives(self, gateways: Iterable[str], lives: Iterable[tuple[str, int]]) -> None:
+        """Tell these gateways of the lives of workers."""
+        for gateway, (worker, incarnation) in product(gateways, lives):
+            self._node.ref(gateway).up.cast(worker, incarnation)
+
+    def tell_cuts(self, pairs: list[tuple[str, str]]) -> None:
+        """Tell all gateways which pairs of workers do not reach each other: all of them."""
+        self._cuts = pairs
+        for gateway in self._gateways:
+            self._node.ref(gateway).cuts.cast(pairs)
 
     def tell_dispatchers(self, addresses: list[str]) -> None:
         """Tell all gateways of the dispatchers that they may ask."""

@@ -33,6 +33,7 @@ from ...policies.sweep.offline_capacity import decode_capacities
 from ...runtime.actor.actor import Actor, PeerInfo
 from ...runtime.actor.endpoint import endpoint
 from ...runtime.base.clock import Timer
+from ...runtime.base.down import Down
 from ...runtime.node.inspection import inspect_peers
 from ..conditions import Conditions
 from ..head_doubts import head_doubts
@@ -119,6 +120,7 @@ class Gateway(Actor):
         self._kept: KeptState | None = None  # for the next head
         self._pieces = RoutePieces()
         self._losses = WorkerLosses()
+        self._watched: dict[str, int] = {}  # worker -> its life that is monitored
 
     async def on_start(self) -> None:
         self.book.parts.address = str(self.ref)
@@ -171,6 +173,7 @@ class Gateway(Actor):
     async def up(self, worker: str, incarnation: int) -> None:
         """Note that a worker has joined."""
         self._lives[worker] = incarnation
+        self._watch(worker, incarnation)
         self._handle(m.WorkerJoined(worker, incarnation))
 
     @endpoint(urgent=True)
@@ -178,6 +181,11 @@ class Gateway(Actor):
         """Note that a worker has ended."""
         self._recoveries.lost(worker, cause, self.node.clock.now())
         self._handle(m.WorkerEnded(worker, incarnation, cause))
+
+    @endpoint(urgent=True)
+    async def cuts(self, pairs: list[tuple[str, str]]) -> None:
+        """Take all pairs of workers that do not reach each other."""
+        self._handle(m.WorkersCut(tuple(pairs)))
 
     @endpoint(urgent=True)
     async def holds(self, gateway: str, requests: int, tokens: int) -> None:
@@ -436,8 +444,7 @@ class Gateway(Actor):
     def _tick(self) -> None:
         self._timer = self.node.clock.call_at(self.node.clock.now() + TICK, self._tick)  # first, since a fault may follow
         self._handle(m.GatewayTick())
-        if self._kept is not None:  # this gateway outlives its head
-            self._look_for_losses()
+        self._look_for_losses()
         for worker, life in self._lives.items():
             if is_unknown(self.node, worker, life):
                 self.node.seek(worker)
@@ -453,14 +460,37 @@ class Gateway(Actor):
             self.node.ref(self._controller).recovered.cast(worker, outcome)
 
     def _look_for_losses(self) -> None:
-        """Act on broken connections to workers at once, as there may be no head to say what they mean."""
-        reached = {name: peer.incarnation for name, peer in self.node.peers().items()}
-        for worker, life in self._losses.look(self.book.parts.table.alive, self._lives, reached):
-            self._recoveries.lost(worker, LOST, self.node.clock.now())
-            self._handle(m.WorkerEnded(worker, life, LOST))
+        """Let requests go on elsewhere whose workers this gateway does not reach.
+
+        One that outlives its head acts on broken connections at once, as there may be no head to say what they mean.
+        """
+        alive = self.book.parts.table.alive
+        lost = {name: life for name, life in self.node.cut_off().items() if name in alive}
+        if self._kept is not None:
+            reached = {name: peer.incarnation for name, peer in self.node.peers().items()}
+            lost |= self._losses.look(alive, self._lives, reached)
+        for worker, life in lost.items():
+            self._lose(worker, life)
+
+    def _watch(self, worker: str, life: int) -> None:
+        """Monitor that life of a worker, once it is met."""
+        if self._watched.get(worker) != life and self.node.current_incarnation(worker) == life:
+            self._watched[worker] = life
+            self.node.monitor(worker, self._ended)
+
+    def _ended(self, down: Down) -> None:
+        """Act at once if a worker is cut off from here, as it has dropped the requests; of other ends the head tells."""
+        self._watched.pop(down.node, None)
+        if down.node in self.node.cut_off():
+            self._lose(down.node, down.incarnation)
+
+    def _lose(self, worker: str, life: int) -> None:
+        self._recoveries.lost(worker, LOST, self.node.clock.now())
+        self._handle(m.WorkerEnded(worker, life, LOST, lasting=False))
 
     def _beat(self, peer: PeerInfo) -> None:
-        if (reports := peer.payload.get("reports")) is not None:  # sent by a worker
+        if (reports := peer.payload.get("reports")) is not None and not peer.lost:  # sent by a worker
+            self._watch(peer.id.name, peer.incarnation)
             self._numerics[peer.id.name] = numerics = peer.payload.get("numerics", "")
             capacities = decode_capacities(peer.payload)
             serial = reports.get(self.book.parts.address, 0)

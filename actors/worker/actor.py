@@ -276,6 +276,8 @@ class Worker(Actor):
     async def submit(self, submission: Submission) -> None:
         self._watch(submission.gateway.partition("/")[0])
         self._apply(submission)
+        for node in self.node.cut_off():  # what needs another worker that is out of reach goes back
+            self._apply(PeerLost(node))
 
     @endpoint(urgent=True)
     async def cancel(self, requests: list[str]) -> None:
@@ -374,6 +376,7 @@ class Worker(Actor):
             self.node.monitor(node, self._lost)
 
     def _lost(self, down: Down) -> None:
+        self._watched.pop(down.node, None)  # the same life may come again
         self._cut.lost(down.node)
         self._apply(PeerLost(down.node))
         self._reports.forget(down.node)

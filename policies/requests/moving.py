@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from ..model.chain import Component, Route
 from .dispatch import RouteQuery, choose, fitting, staying, view_of, workers_of
@@ -125,18 +126,29 @@ def deal(requests: Sequence[RouteQuery], routes: Container[str], table: RoutingT
 Layers = tuple[str, int, int]  # (worker, first KV layer, last exclusive)
 
 
-def page_targets(components: Sequence[Component], source: Route, target: Route) -> dict[str, list[Layers]]:
+def page_targets(
+    own: Sequence[Component], other: Sequence[Component], source: Route, target: Route
+) -> dict[str, list[Layers]]:
     """Return, for each worker with KV of the old route, the layers to send and their targets.
 
-    Layers that stay on their worker are not sent.
+    Layers that stay on their worker are not sent, nor those behind the first component in which the chains differ.
+
+    Args:
+        own: the components of the old route's chain.
+        other: those of the new one's.
     """
-    before = [0]
-    for component in components:
-        before.append(before[-1] + (component.kv is not None))
+    before, behind = _layers_before(own), _layers_before(other)
+    shared = before[next((depth for depth, pair in enumerate(zip(own, other, strict=False)) if pair[0] != pair[1]), -1)]
     found: dict[str, list[Layers]] = {worker: [] for worker in workers_of(source)}
     for there in target.hops:
         for here in source.hops:
-            first, end = max(before[here.first], before[there.first]), min(before[here.last], before[there.last])
+            first = max(before[here.first], behind[there.first])
+            end = min(before[here.last], behind[there.last], shared)
             if first < end and here.worker != there.worker:
                 found[here.worker].append((there.worker, first, end))
     return {worker: targets for worker, targets in found.items() if targets}
+
+
+def _layers_before(components: Sequence[Component]) -> list[int]:
+    """Return the KV layers below each component, and at last those of all."""
+    return [0, *accumulate(component.kv is not None for component in components)]

@@ -8,6 +8,7 @@ suspects.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import pairwise
 
 from ..model.chain import Chain, Kind, Route, bases
 from .load_failure import LoadFailure
@@ -25,13 +26,15 @@ class RoutingTable:
         self.seat = ""  # the gateway's name if there are others, for ties between workers with equal work
         self.version = 0  # version of the last update taken
         self.alive: set[str] = set()  # workers that are alive
+        self._cuts: frozenset[frozenset[str]] = frozenset()  # pairs of workers that do not reach each other
         self.chains: dict[str, Chain] = {}  # chains of applications that are served, or finish their requests
         self._published: dict[
             str, dict[str, Route]
         ] = {}  # application -> routes by id: in force at the last update, not lost
         self._lost: set[str] = set()  # ids of routes lost with their workers since the last update about them
-        self.routes: dict[str, list[Route]] = {name: [] for name in applications}  # whole routes: every worker is alive
+        self.routes: dict[str, list[Route]] = {name: [] for name in applications}  # whole routes: see ``_whole``
         self.models = {name: name for name in self.routes}  # model -> the application that takes its new requests
+        self.drafting: dict[str, str] = {}  # id of a chain that only drafts -> its application now
         self.capacity: dict[str, int] = {}  # route id -> tokens that fit, as last published
         self.capacity_alone: dict[str, int] = {}  # the same after unloading others; absent: none is
         self.room: dict[str, int] = {}  # application -> most tokens that any of its routes could hold then
@@ -128,6 +131,7 @@ class RoutingTable:
             self.variants.setdefault(chain.variant_of, []).append(chain.application)
         self.ranks = {chain.application: chain.rank for chain in known if chain.rank}
         self.models = {chain.served_as: chain.application for chain in current}
+        self.drafting = {chain.served_as: chain.application for chain in known if chain.drafts_for}
         self.bases = {self.model_of(one): self.model_of(base) for one, base in bases(current).items()}
         self.routes = {application: self.routes.get(application, []) for application in self.chains}
         for noted in (self.room, self.vanished, self.sizes):
@@ -162,6 +166,11 @@ class RoutingTable:
                     del routes[id]
                 self._take([application], now)
         return set(self.on.get(worker, ()))
+
+    def cut(self, pairs: Iterable[tuple[str, str]], now: float) -> None:
+        """Take the pairs of workers that do not reach each other, so that no route leads from one of a pair to the other."""
+        self._cuts = frozenset(map(frozenset, pairs))
+        self._take(list(self._published), now)
 
     def absent(self, application: str) -> bool:
         """Return whether it has no route because it is on demand and was not asked for, as far as is known."""
@@ -223,7 +232,11 @@ class RoutingTable:
         assert self.routes.keys() >= set(self.models.values())
 
     def _whole(self, route: Route) -> bool:
-        return all(hop.worker in self.alive for hop in route.hops)
+        """Return whether every worker of a route is alive, and reaches the next one."""
+        alive = all(hop.worker in self.alive for hop in route.hops)
+        return alive and not (
+            self._cuts and any(frozenset((one.worker, two.worker)) in self._cuts for one, two in pairwise(route.hops))
+        )
 
     def _set_routes(self, application: str, routes: list[Route], now: float) -> None:
         if {route.id for route in routes} - {route.id for route in self.routes.get(application, [])}:

@@ -25,6 +25,8 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     TICKET     text                             head to a member that is up: with this it comes back to the next head
     CLAIMED                                     head to a member: the actor that stands for it lives again
     WHERE      node                             a member to head: where is it? BOOK answers if it is up
+    CUT        node, incarnation, cause         head to a member: take it for down until BOOK says where it is
+    HEALED     node, incarnation                a member to head: it reaches a node again from which it was cut off
 
 No message ever changes its shape, since neighbouring releases speak; a new one has a tag of its own.
 Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.
@@ -42,7 +44,7 @@ from .codec import unpack
 from .errors import DecodeError
 
 HELLO, READY, BOOK, DOWN, STOP, HEARTBEAT, CALL, CAST, REPLY, FAULT, CANCEL = range(1, 12)
-OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE, LIVES, TICKET, CLAIMED, WHERE = range(12, 23)
+OPEN, ITEM, CREDIT, END, LOST, SEEN, LEAVE, LIVES, TICKET, CLAIMED, WHERE, CUT, HEALED = range(12, 25)
 NUMBERED = frozenset((CALL, CAST, OPEN))  # whose first field is the id or number
 
 _SHAPES: dict[int, tuple[type, ...]] = {
@@ -68,6 +70,8 @@ _SHAPES: dict[int, tuple[type, ...]] = {
     TICKET: (str,),
     CLAIMED: (),
     WHERE: (str,),
+    CUT: (str, int, str),
+    HEALED: (str, int),
 }
 _ANY = (object,)
 _HEAD = 5 + 9 + 9  # bytes of the head of an array, of a tag and of an id, at most

@@ -26,7 +26,7 @@ from typing import Any
 from ...transport.address import PeerId, check_name, split_key
 from ...transport.clock import Clock, Timer
 from ...transport.curve import NodeKeys
-from ...transport.errors import HandshakeRefused, OwnQuestion
+from ...transport.errors import ExpectedRefusal, HandshakeRefused
 from ...transport.handshake import Admission, ReturnRequest, obeys, succeeds
 from ..base import envelope
 from ..base.clock import first_within, seconds
@@ -36,6 +36,7 @@ from ..base.names import refuse_while_importing
 from ..node.node import Node
 from ..node.peers import Peer
 from . import failure_detector
+from .address_book import AddressBook
 from .adoption import RENEWALS, Adoption
 from .failure_detector import DetectionRules, FailureDetector
 from .invitations import Invitation, Invitations
@@ -47,7 +48,6 @@ from .tickets import Tickets
 
 log = logging.getLogger("blockwright.runtime")
 PING_SHARE = 0.5  # of ``silence``: pings must fail before heartbeats do, so that their failing is the cause
-PAGE = 512  # nodes in a message of the address book
 STOP_GRACE = 5.0  # seconds for nodes to stop in order
 
 
@@ -123,14 +123,29 @@ class ClusterHead:
 
     @property
     def doubts(self) -> str:
-        """Why members that are out of reach are not declared down; else ""."""
-        return self._detector.doubts
+        """Why members that are out of reach, of this head or of each other, are not declared down; else ""."""
+        return "; ".join(filter(None, [self._detector.doubts, *self._book.sentences]))
+
+    @property
+    def cuts(self) -> list[tuple[str, str]]:
+        """The pairs of members that do not reach each other now, and both live on (see ``keep_both``)."""
+        return self._book.pairs
 
     # ---- what the application calls
 
     def spare(self, spares: Callable[[str], bool]) -> None:
         """Spare nodes of these names when one other member alone cannot reach them: that member ends, and not they."""
         self._spares = spares
+
+    def keep_both(self, may: Callable[[str, str], bool]) -> None:
+        """Let both of two members live on that do not reach each other while the head reaches both, if ``may`` says so of
+        their names. Until they do again, each takes the other for down. Call it after ``start``, as ``on_cut``.
+        """
+        self._detector.keep_both = may
+
+    def on_cut(self, callback: Callable[[], None]) -> None:
+        """Call ``callback()`` whenever ``cuts`` has changed."""
+        self._callbacks.on_cut.append(callback)
 
     def ask(self, whom: Callable[[str], Sequence[str]]) -> None:
         """Ask the nodes that ``whom(name)`` returns about a member of that name that is out of reach, before it is declared
@@ -177,7 +192,8 @@ class ClusterHead:
             near=not self._listen,
             directory=lambda: self._launcher.directory,
         )
-        self._detector = FailureDetector(self.node, transport, self._members, rules, self._declare, self._supersede)
+        book = self._book = AddressBook(self.node, self._members, self._callbacks.cut)
+        self._detector = FailureDetector(node, transport, self._members, rules, self._declare, self._supersede, book)
         self._detector.spares = lambda name: self._spares(name)
         self._detector.check()
         if self._grace:
@@ -404,7 +420,8 @@ class ClusterHead:
             return
         known, member.state = member.state, "up"
         member.found()
-        self._publish(peer)
+        self._book.publish(peer)
+        self._book.remind(peer)
         if self._grace:
             self.node.peering.notify(peer, [envelope.TICKET, self._adoption.ticket(member)])
         member.settled.set()
@@ -447,7 +464,7 @@ class ClusterHead:
     def returned(self, said: ReturnRequest, key: str) -> Admission:
         """Take a member of an earlier head back, or one of this head that had lost it; refuse an earlier head."""
         if said.sender == self._id:
-            raise OwnQuestion(f"here listens {self._id} itself, and no later head")
+            raise ExpectedRefusal(f"here listens {self._id} itself, and no later head")
         if said.sender.name == self._id.name and said.sender < self._id:
             raise HandshakeRefused(succeeds(self._id, said.sender))
         if self.stopping:
@@ -469,8 +486,10 @@ class ClusterHead:
                 self.node.peering.notify(peer, [envelope.DOWN, name, incarnation, why])
 
     def sought(self, peer: Peer, name: str) -> None:
-        for found in [one for one in self._up() if one.id.name == name]:
-            self.node.peering.notify(peer, [envelope.BOOK, [_entry(found)]])
+        self._book.tell(peer, name)
+
+    def healed(self, peer: Peer, other: PeerId) -> None:
+        self._book.healed(peer, other)
 
     def _launched(self, text: str, key: str) -> Admission:
         """Answer a process that the launcher started for one life of a node, and no other."""
@@ -555,23 +574,7 @@ class ClusterHead:
         for peer in self.node.peers().values():
             self.node.peering.notify(peer, [envelope.DOWN, down.node, down.incarnation, down.cause])
         member.settled.set()
+        self._book.ended(member.id)
         self._adoption.change()
         if not self.stopping:
             self._callbacks.down(down)
-
-    def _publish(self, new: Peer) -> None:
-        """Tell a node that is up where all the others are, in pieces, and the others where it is."""
-        others = [peer for peer in self._up() if peer is not new]
-        for first in range(0, len(others), PAGE):
-            self.node.peering.notify(new, [envelope.BOOK, list(map(_entry, others[first : first + PAGE]))])
-        for peer in others:
-            self.node.peering.notify(peer, [envelope.BOOK, [_entry(new)]])
-
-    def _up(self) -> list[Peer]:
-        known = self.node.peers()
-        return [known[m.id.name] for m in self._members if m.state == "up" and m.id.name in known]
-
-
-def _entry(peer: Peer) -> list[Any]:
-    """Return the line of a node in the address book."""
-    return [peer.id.name, peer.id.incarnation, peer.endpoint]

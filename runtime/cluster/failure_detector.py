@@ -24,6 +24,7 @@ from ..base.clock import first_within
 from ..node.node import Node
 from ..node.peers import Peer
 from ..node.stall_watch import hung
+from .address_book import AddressBook
 from .members import ClusterMembers, Member
 from .second_opinions import SecondOpinions
 from .tickets import NONE as NO_TICKET
@@ -59,11 +60,13 @@ class FailureDetector:
         rules: DetectionRules,
         declare: Callable[[Member, str], None],
         supersede: Callable[[int, str], None],
+        book: AddressBook,
     ) -> None:
         self._node, self._transport = node, transport
         self._members = members
         self._rules = rules
         self._declare, self._supersede = declare, supersede
+        self._book = book
         self._clock: Clock = node.clock
         self._timer: Timer | None = None
         self._checked = node.clock.now()
@@ -74,6 +77,7 @@ class FailureDetector:
         self.opinions = SecondOpinions(node, rules.heartbeat, rules.silence, self._judge)
         self._lost_most = ""  # why no member is declared down, while most are out of reach
         self.spares: Callable[[str], bool] = lambda name: False  # whether a node of that name is spared
+        self.keep_both: Callable[[str, str], bool] = lambda one, other: False  # whether both of a pair may live on apart
         self.awaits = False  # members of earlier heads may come back, so their silence counts
 
     @property
@@ -113,28 +117,38 @@ class FailureDetector:
         """Two nodes that cannot reach each other make a cluster useless: if the accused has not just ended, end it. Its
         accuser ends instead if the accused is spared and is heard here for one more ``silence``. A spared accuser waits as
         long where members may outlive this head: it helps itself, and this head may be about to miss the accused, too.
+        So does a pair of which both may live on.
         """
         if self._members.over(peer):
             self._node.peering.notify(reporter, [envelope.DOWN, peer.name, peer.incarnation, "it is over"])
+        elif self._book.cut_off(reporter.id, peer):
+            self._book.remind(reporter)
         elif (member := self._members.find(peer)) is not None:
-            patient = self.spares(peer.name) != self.spares(reporter.id.name) and (
-                self.spares(peer.name) or self._rules.grace
+            patient = self.keep_both(peer.name, reporter.id.name) or (
+                self.spares(peer.name) != self.spares(reporter.id.name) and (self.spares(peer.name) or self._rules.grace)
             )
             wait = self._rules.silence if patient else EXIT_GRACE
-            self._clock.call_at(self._clock.now() + wait, lambda: self._convict(member, reporter.id))
+            now = self._clock.now()
+            self._clock.call_at(now + wait, lambda: self._convict(member, reporter.id, now))
 
-    def _convict(self, member: Member, reporter: PeerId) -> None:
-        """Declare one of the two down, unless one is by now. If members may outlive this head: later, if the accused is out
-        of reach from here, too, or one of the two has just come back, so that this, and pairs of equals, decide first.
+    def _convict(self, member: Member, reporter: PeerId, since: float) -> None:
+        """Declare one of the two down, unless one is by now, or both may live on. If members may outlive this head: later,
+        if the accused is out of reach from here, too, or one of the two has just come back, so that this, and pairs of
+        equals, decide first. ``since``: when it was accused.
         """
         rules, now = self._rules, self._clock.now()
         accuser = self._members.find(reporter)
         if member.state == "down" or accuser is None or accuser.state == "down":
             return
+        if self._book.decided(member.id, reporter, since):
+            return
+        both = self.keep_both(member.id.name, reporter.name)
         near = member.returning or (not member.missed and member.silent < 2 * rules.heartbeat)
-        recent = not self._equal(member, accuser) and now - max(member.back, accuser.back) < rules.silence
-        if rules.grace and (self._lost_most or not near or self.slept or recent):
-            self._clock.call_at(now + rules.heartbeat, lambda: self._convict(member, reporter))
+        recent = not (both or self._equal(member, accuser)) and now - max(member.back, accuser.back) < rules.silence
+        if (both and not near) or (rules.grace and (self._lost_most or not near or self.slept or recent)):
+            self._clock.call_at(now + rules.heartbeat, lambda: self._convict(member, reporter, since))
+        elif both:
+            self._book.cut(member, accuser)
         elif near and self._outlasts(member, accuser):
             self._declare(accuser, f"disconnected from {member.id.name}")
         else:

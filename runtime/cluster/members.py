@@ -129,6 +129,7 @@ class MemberCallbacks:
         self.on_adopt: list[OnUp] = []
         self.on_down: list[OnDown] = []
         self.on_superseded: list[OnSuperseded] = []
+        self.on_cut: list[Callable[[], None]] = []
 
     def launched(self, node: PeerId, failure: str) -> None:
         for callback in list(self.on_launch):
@@ -145,6 +146,10 @@ class MemberCallbacks:
     def down(self, down: Down) -> None:
         for callback in list(self.on_down):
             _guarded(callback, down)
+
+    def cut(self) -> None:
+        for callback in list(self.on_cut):
+            _guarded(callback)
 
     def superseded(self, epoch: int, sentence: str) -> None:
         for callback in list(self.on_superseded):

@@ -108,6 +108,11 @@ class HeadFollower:
         return self._terms.orphan_grace > 0 and self.ready and bool(self._ticket) and not self._closed
 
     @property
+    def silence(self) -> float:
+        """Seconds without a word after which a peer counts as lost."""
+        return self._terms.silence
+
+    @property
     def headless(self) -> bool:
         return self._state == HEADLESS
 

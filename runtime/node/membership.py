@@ -43,5 +43,8 @@ class Membership(Protocol):
     def sought(self, peer: Peer, name: str) -> None:
         """Tell a node where another one is, if that is up."""
 
+    def healed(self, peer: Peer, other: PeerId) -> None:
+        """Note that a member reaches another one again from which it was cut off."""
+
     def left(self, peer: Peer) -> None:
         """Note that a node that joined has stopped in order."""

@@ -451,6 +451,13 @@ class Node:
         """Ask the head, if this node has one, where a node is that is wanted and not known here."""
         self.parts.peering.seek(node)
 
+    def cut_off(self) -> Mapping[str, int]:
+        """Return the nodes that this one does not reach while the head reaches both, each with its life.
+
+        To this node they are down. It meets the same life again once it reaches it.
+        """
+        return self.peering.cuts.lives()
+
     def last_down(self, node: str) -> Down | None:
         """Return the end of that node's last life, if one has ended."""
         return self.table.last_down.get(node)

@@ -128,6 +128,7 @@ class NodeParts:
         """End all calls, send no heartbeat any more and finish the logs, because this node stops."""
         self.heartbeats.stop()
         self.peering.follower.close()
+        self.peering.cuts.close()
         for peer in [*self.table.current.values(), self.itself]:
             self.remote.abandon(peer, fault, wanted=True)
         self.calls.close()

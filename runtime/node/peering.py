@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...transport.address import PeerId, check_name
-from ...transport.errors import HandshakeRefused
+from ...transport.errors import ExpectedRefusal, HandshakeRefused
 from ...transport.handshake import Admission, ReturnRequest, obeys
 from ...transport.interface import UNREACHABLE, Transport
 from ..base import envelope
 from ..base.decoding import decode
 from ..base.down import Down
 from ..base.errors import DecodeError, NodeDown
+from .cuts import Cuts
 from .head_follower import HeadFollower, MemberTerms
 from .membership import Membership
 from .peer_access import PeerAccess
@@ -56,6 +57,7 @@ class Peering:
         self._dismissed, self._ended = dismissed, ended
         self._claimed = claimed
         self._parted: set[PeerId] = set()  # members that come back, and have to greet anew
+        self.cuts = Cuts(access.node, access.clock, transport, lambda: self.follower.silence, self._healed)
         self.follower = HeadFollower(access.node, access.clock, access.table, transport, self, ended)
         self._sought: dict[str, float] = {}  # nodes that the head was asked for, and when
         access.resolver.seek = self.seek
@@ -100,6 +102,10 @@ class Peering:
         """Make a node known. Its older life, if known, is over."""
         assert self._transport is not None, "a node that does not listen meets no other"
         self._transport.know(peer, endpoint)
+        for older in self.cuts.end(peer.name):
+            self.follower.acquit(older)
+            if older != peer:
+                self._transport.disconnect(older)
         if (known := self._table.current.get(peer.name)) is not None:
             self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
         known = Peer(peer, endpoint, self._clock.now())
@@ -108,6 +114,8 @@ class Peering:
 
     def seek(self, node: str) -> None:
         """Ask the head where a node is that is wanted and not known here: what it said about it may have been lost."""
+        if self.cuts.of(node):
+            return
         now, head = self._clock.now(), self._table.find(self.head) if self.head is not None else None
         self._sought = {name: at for name, at in self._sought.items() if now - at < SEEK_AGAIN}
         if head is not None and not head.lost and node not in self._sought:
@@ -128,7 +136,26 @@ class Peering:
             if self._transport is not None:
                 self._transport.disconnect(peer.id)
             self.fail_calls(peer, down.cause)
+        elif self.cuts.of(down.node) and self._transport is not None:
+            for over in self.cuts.end(down.node, down.incarnation):
+                self._transport.disconnect(over)
         self._table.remove(down)
+
+    def cut_off(self, down: Down) -> None:
+        """Take a life of a node for down that may be met again: its calls fail, its monitors fire."""
+        peer = self._table.find(PeerId(down.node, down.incarnation))
+        if peer is None or self._transport is None:
+            return
+        self._parted.discard(peer.id)
+        self._transport.part(peer.id)
+        self.fail_calls(peer, down.cause)
+        self.cuts.begin(peer, down.cause)
+        self._table.forget(down)
+
+    def _healed(self, peer: PeerId) -> None:
+        """Tell the head that a node is reached again from which this one was cut off."""
+        if (head := self._table.find(self.head) if self.head is not None else None) is not None:
+            self.notify(head, [envelope.HEALED, peer.name, peer.incarnation])
 
     def recheck(self, peer: Peer) -> None:
         """Begin to watch anew a peer that was reported unreachable."""
@@ -156,7 +183,7 @@ class Peering:
     def give_up(self, peer: Peer, cause: str) -> None:
         """Take a peer for down by this node's own evidence, while there is no head to say so."""
         self.follower.accuse(peer.id, cause)
-        self.declare_down(Down(peer.id.name, peer.incarnation, cause))
+        self.cut_off(Down(peer.id.name, peer.incarnation, cause))
 
     def obey(self, earlier: PeerId, head: PeerId, endpoint: str, accused: Mapping[PeerId, str]) -> None:
         """Take ``head``, which may be ``earlier``, for the head, and tell it what it must know of this node."""
@@ -172,7 +199,7 @@ class Peering:
         lives = up + [[d.node, d.incarnation, False] for d in self._table.last_down.values()]
         for first in range(0, len(lives), PAGE):
             self.notify(peer, [envelope.LIVES, lives[first : first + PAGE]])
-        for other, cause in accused.items():
+        for other, cause in {**self.cuts.causes, **accused}.items():
             self.notify(peer, [envelope.LOST, other.name, other.incarnation, cause])
         self.notify(peer, [envelope.READY])
 
@@ -222,6 +249,8 @@ class Peering:
     def on_return(self, said: ReturnRequest, key: str) -> Admission:
         if self.head is not None and said.sender.name == self.head.name and said.sender < self.head:
             raise HandshakeRefused(obeys(self._node, self.head, said.sender))  # a head that doubts itself asks
+        if self._membership is None and self.cuts.of(said.sender.name) == said.sender:
+            raise ExpectedRefusal(f"node {self._node} is in reach of {said.sender} again")
         if self._membership is None:
             raise HandshakeRefused(f"node {self._node} is not the head of a cluster")
         return self._membership.returned(said, key)
@@ -241,6 +270,10 @@ class Peering:
         if self._membership is not None and not self._membership.admits(sender):
             self._dropped["stranger"] += 1
             return
+        if self.cuts.of(sender.name) == sender:
+            if self.follower.headless:
+                return
+            self._healed(sender)
         self.greet(sender, endpoint).stays = stays
 
     def rest(self, peer: Peer) -> None:
@@ -264,6 +297,8 @@ class Peering:
                 membership.left(peer)
             elif tag == envelope.WHERE:
                 membership.sought(peer, check_name(fields[0]))
+            elif tag == envelope.HEALED:
+                membership.healed(peer, PeerId(check_name(fields[0]), fields[1]))
             elif tag == envelope.LIVES:
                 membership.told(peer, decode(list[tuple[str, int, bool]], fields[0]))
             else:
@@ -284,6 +319,8 @@ class Peering:
             else:
                 self.follower.acquit(PeerId(name, incarnation))
                 self.declare_down(Down(name, incarnation, cause))
+        elif tag == envelope.CUT:
+            self.cut_off(Down(check_name(fields[0]), fields[1], fields[2]))
         elif tag == envelope.TICKET:
             self.follower.on_ticket(fields[0])
         elif tag == envelope.CLAIMED:

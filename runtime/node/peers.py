@@ -148,6 +148,10 @@ class PeerTable:
         over = self.last_down.get(down.node)
         if over is None or down.incarnation > over.incarnation:
             self.last_down[down.node] = down
+        return self.forget(down)
+
+    def forget(self, down: Down) -> Peer | None:
+        """Remove a peer that may be met again as the same life, and fire its monitors."""
         peer = self.find(PeerId(down.node, down.incarnation))
         if peer is None:
             return None

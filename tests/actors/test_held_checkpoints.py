@@ -40,6 +40,10 @@ class Desk(Actor):
         return self.tiers
 
     @endpoint
+    async def served(self) -> list[Application]:
+        return []
+
+    @endpoint
     async def crowded(self) -> str:
         return ""
 

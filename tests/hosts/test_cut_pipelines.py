@@ -39,7 +39,7 @@ async def routes(client: Client) -> list[list[str]]:
 @claim("A worker that is cut off from the next worker of a route alone loses no token", of="faults")
 @pytest.mark.parametrize("way", ["both", "from", "to"])
 async def test_a_worker_is_cut_off_from_the_next_of_a_route(cluster: Cluster, way: str) -> None:
-    """One of the two ends, and comes back as the next life; the route is then over other workers, or over none."""
+    """Both live on: the route is over none while they do not reach each other, and requests go over others."""
     async with Client(cluster.server) as client:
         cluster.join()
         cluster.join_third()
@@ -54,6 +54,7 @@ async def test_a_worker_is_cut_off_from_the_next_of_a_route(cluster: Cluster, wa
         await until(serve, "both workers have joined")
         await client.add(SPREAD, cluster.server.path)
         await until(spread, "a route over both")
+        lives = {name: worker["incarnation"] for name, worker in (await client.workers()).items()}
         with slow(cluster.server):
             answers = load(client)
             await until(lambda: all(len(answer.tokens) >= 3 for answer in answers), "all have begun")
@@ -65,4 +66,13 @@ async def test_a_worker_is_cut_off_from_the_next_of_a_route(cluster: Cluster, wa
         await client.finished()
         check(answers, cluster.expected)
         cluster.hosts.heal("b", "c")
+
+        async def together() -> bool:
+            return (await client.get("/admin/cluster"))[1]["doubts"] == ""
+
+        await until(together, "they reach each other again")
+        answers = load(client)
+        await client.finished()
+        check(answers, cluster.expected)
+        assert {name: worker["incarnation"] for name, worker in (await client.workers()).items()} == lives
         await client.remove(SPREAD)

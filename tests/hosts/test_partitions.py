@@ -57,23 +57,45 @@ async def test_a_worker_is_cut_off(cluster: Cluster, way: str) -> None:
 
 
 @claim("A worker that is cut off from one gateway, or from the head alone, loses no token of that gateway", of="faults")
+@claim("A worker and a gateway that do not reach each other both serve on, and meet again as they are", of="faults")
 @pytest.mark.nightly
 @pytest.mark.parametrize("way", ["both", "from", "to"])
 @pytest.mark.parametrize("other", ["c", "a"])
 async def test_a_worker_is_cut_off_from_one(cluster: Cluster, other: str, way: str) -> None:
-    """Requests come through a gateway at "c", and the way from the worker to it, or to the head at "a", is cut."""
+    """Requests come through a gateway at "c", and the way from the worker to it, or to the head at "a", is cut.
+
+    The worker ends if the head misses it (without ``orphan_grace``), and serves the other gateway if that one alone does.
+    """
     async with Client(cluster.server) as client, cluster.beside() as beside:
         await cluster.whole(client)
+        life = (await client.workers())["far"]["incarnation"]
+
+        async def said() -> bool:
+            return "far and front do not reach each other" in (await client.get("/admin/cluster"))[1]["doubts"]
+
+        async def together() -> bool:
+            return (await client.get("/admin/cluster"))[1]["doubts"] == ""
+
         with slow(cluster.server):
             answers = await loaded(cluster, beside)
             cluster.hosts.cut("b", other, way=way)
+            if other == "c":
+                await until(said, "the head says so")
         await beside.finished()
         check(answers, cluster.expected)
         answers = client.load(STREAMS)
         await client.finished()
         check(answers, cluster.expected)
         cluster.hosts.heal("b", other)
+        await until(together, "all reach each other")
         await cluster.whole(client)
+        if other == "c":
+            assert (await client.workers())["far"]["incarnation"] == life
+            answers = beside.load(STREAMS)
+            await beside.finished()
+            check(answers, cluster.expected)
+            front = (await client.get("/admin/cluster"))[1]["workers"]
+            assert {one["id"]: one["queue"] for one in front}["far"] == {"waiting": 0, "running": 0}
 
 
 @claim("Delay of 20 ms and loss of 1 % between hosts change no token", of="faults")

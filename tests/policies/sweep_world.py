@@ -193,7 +193,8 @@ class World:
         source, size = self.routes[of.route], self.numbers["page_size"]
         tokens = [*of.tokens[: of.prompt_length], *self.emitted[request]]
         hashes = page_hashes(tokens[:-1], size)  # type: ignore[arg-type]
-        found = page_targets(self.chains[source.application].components, source, self.routes[route])
+        own, other = (self.chains[one.application].components for one in (source, self.routes[route]))
+        found = page_targets(own, other, source, self.routes[route])
         asked = {worker: [PageTarget(*layers) for layers in to] for worker, to in found.items() if worker in self.workers}
         self.exports[number] = (request, route, set(asked))
         for worker, to in asked.items():

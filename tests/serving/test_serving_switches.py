@@ -24,7 +24,7 @@ from blockwright.tests.serving.test_serving_predictors import Followed
 
 PARTS = 2
 PART = 30
-DAILY = 9
+DAILY = 12
 SWITCHES = 16  # of each seed
 SPAN = 0.1  # virtual seconds in which they come, as most requests do
 SWITCHED = 60.0  # until a gateway must have said that all have left, and that nobody waits
@@ -116,7 +116,7 @@ class FollowedSwitches(Switches, Followed):
     """With predictors."""
 
 
-@pytest.mark.parametrize("span", spans(1, 5, 2), ids=str)
+@pytest.mark.parametrize("span", spans(1, 5, 4), ids=str)
 def test_replicas_of_workers_know_what_is_held(span: range) -> None:
     stale = 0
     for seed in span:

@@ -14,9 +14,9 @@ from blockwright.transport.address import PeerId, split_key
 from blockwright.transport.curve import NodeKeys
 from blockwright.transport.errors import (
     AddressError,
+    ExpectedRefusal,
     HandshakeRefused,
     MessageTooLarge,
-    OwnQuestion,
     PeerGone,
     QueueFull,
 )
@@ -311,7 +311,7 @@ def test_a_receiver_that_raises_does_not_leave_messages_lying(run, directory, re
     run(main())
 
 
-@pytest.mark.parametrize(("refusal", "level"), [(OwnQuestion, "DEBUG"), (HandshakeRefused, "WARNING")])
+@pytest.mark.parametrize(("refusal", "level"), [(ExpectedRefusal, "DEBUG"), (HandshakeRefused, "WARNING")])
 def test_a_refusal_is_a_warning_unless_a_head_has_asked_itself(run, directory, recorder, caplog, refusal, level):
     def refuse(said, key):
         raise refusal(f"{said.sender} asks")

@@ -66,8 +66,11 @@ class RequestBook:
                 self._pump(now)
             case m.WorkerJoined(worker, incarnation):
                 self._up(worker, incarnation, now)
-            case m.WorkerEnded(worker, incarnation, cause):
-                self._down(worker, incarnation, cause, now)
+            case m.WorkerEnded(worker, incarnation, cause, lasting):
+                self._down(worker, incarnation, cause, now, lasting=lasting)
+            case m.WorkersCut(pairs):
+                parts.table.cut(pairs, now)
+                self._pump(now)
             case Chosen():
                 if (advice := parts.asking.accept(event, now)) is not None:
                     advised(parts, advice, now)
@@ -199,10 +202,10 @@ class RequestBook:
         workers.up(worker, incarnation)
         self.parts.table.join(worker, now)
 
-    def _down(self, worker: str, incarnation: int, cause: str, now: float) -> None:
+    def _down(self, worker: str, incarnation: int, cause: str, now: float, *, lasting: bool = True) -> None:
         """Take a worker's death: moves that need it are given up first, then its requests fail over, in order."""
         parts = self.parts
-        if not parts.workers.down(worker, incarnation):
+        if not parts.workers.down(worker, incarnation, lasting=lasting):
             return  # already known to have ended, or fenced long ago
         ran = [parts.active[request] for request in parts.table.lose(worker, now)]
         moving.lost(parts, worker, now)

@@ -37,8 +37,10 @@ def move_to(parts: BookParts, record: RequestRecord, route: Route) -> Move:
 def targets_of(parts: BookParts, source: Route, target: Route) -> Mapping[str, list[PageTarget]]:
     """Return, for each live worker, the layers it sends to each target. Empty for an application no longer served."""
     table = parts.table
-    chain = table.chains.get(target.application)
-    found = page_targets(chain.components, source, target) if chain is not None else {}
+    own, other = table.chains.get(source.application), table.chains.get(target.application)
+    if own is None or other is None:
+        return {}
+    found = page_targets(own.components, other.components, source, target)
     return {worker: [PageTarget(*layers) for layers in to] for worker, to in found.items() if worker in table.alive}
 
 

@@ -28,12 +28,13 @@ def no_drafter_here(asked: DraftOptions | None, route: Route, table: RoutingTabl
     if asked.reason:
         return asked.reason.removeprefix("but ") if asked.reason.startswith("but ") else GONE.format(asked.model)
     drafters = asked.tiers or [asked.drafter]
-    if not asked.tiers and asked.drafter not in table.models.keys() | table.chains.keys():
+    served = {**table.drafting, **table.models}
+    if not asked.tiers and asked.drafter not in served:
         return GONE.format(asked.drafter)
     if len(route.hops) > 1:
         return (ACROSS if asked.tiers else MODEL_ACROSS).format(f"{len(route.hops)} workers")
     for drafter in drafters:
-        routes = table.routes.get(table.models.get(drafter, drafter), [])
+        routes = table.routes.get(served.get(drafter, drafter), [])
         if any([hop.worker for hop in one.hops] == [route.home] for one in routes):
             return ""
     return ELSEWHERE.format(" or ".join(drafters), route.home)

@@ -37,9 +37,19 @@ class WorkerJoined:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
+    """The end of a worker's life. lasting: False: it is out of reach, and the same life may be heard again."""
+
     worker: str
     incarnation: int
     cause: str = ""
+    lasting: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersCut:
+    """The pairs of workers that do not reach each other: all of them."""
+
+    pairs: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +128,7 @@ class Drain:
     now: bool = False
 
 
-_OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | SweepReport | HeartbeatReceived
+_OfWorkers = RoutesChanged | WorkerJoined | WorkerEnded | WorkersCut | SweepReport | HeartbeatReceived
 _OfMoves = Move | Vacate | SwitchRoutes | ExportUnsent | HoldAnswered
 Event = Generation | End | Chosen | Unsent | GatewayTick | Drain | _OfMoves | _OfWorkers
 

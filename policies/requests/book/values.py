@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...adaptive.similarity import Similarity
+from ...cluster.application_life import model_of
 from ...drafts.options import DraftOptions
 from ...measures import Histogram
 from ...model.confidence import Threshold
@@ -97,7 +98,7 @@ class Generation:
     @property
     def account(self) -> str:
         family = self.family if self.auto is None else self.auto.top
-        return account_of(self.tenant, family or self.application)
+        return account_of(self.tenant, family or model_of(self.application))  # one for all versions of a model
 
     @property
     def models(self) -> tuple[str, ...]:

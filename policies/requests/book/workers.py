@@ -26,12 +26,13 @@ class Workers:
     def up(self, worker: str, incarnation: int) -> None:
         self._sequences[worker] = ReportSequence(incarnation)
 
-    def down(self, worker: str, incarnation: int) -> bool:
+    def down(self, worker: str, incarnation: int, *, lasting: bool = True) -> bool:
         """Note that an incarnation has ended, with all earlier ones, whose end may not have been reported.
 
-        Return whether one of them counted as alive.
+        Return whether one of them counted as alive. lasting: False: it is out of reach, and may be heard again.
         """
-        self._ended[worker] = max(incarnation, self._ended.get(worker, 0))
+        over = incarnation if lasting else incarnation - 1
+        self._ended[worker] = max(over, self._ended.get(worker, 0))
         known = self.incarnation(worker)
         if known is None or known > incarnation:
             return False

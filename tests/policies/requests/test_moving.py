@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, Route
+import pytest
+
+from blockwright.policies.model.chain import Block, Chain, Component, Hop, Kind, KvLayout, Route
 from blockwright.policies.requests.dispatch import RouteQuery
 from blockwright.policies.requests.moving import (
     PATIENCE,
@@ -13,6 +15,7 @@ from blockwright.policies.requests.moving import (
     deal,
     homes,
     overdue,
+    page_targets,
     stuck,
 )
 from blockwright.policies.requests.routes_changed import RoutesChanged
@@ -73,3 +76,35 @@ def test_sequences_are_dealt_out_by_length() -> None:
     found = homes({"a": 5, "b": 4, "c": 3, "d": 3, "e": 3}, ["w0", "w1"])
     assert found == {"a": "w0", "b": "w1", "c": "w1", "d": "w0", "e": "w1"}
     assert homes({}, ["w0"]) == {}
+
+
+def parts_of(name: str, layers: int, *, stitch: int = -1) -> list[Component]:
+    """A chain of attention and feed-forward in turn, with a component of no kind of KV before the layer ``stitch``."""
+    kv = KvLayout(1, 8, "float32", 4)
+    found = [Component(b"embedding", Kind.EMBEDDING, 1, 0, 4)]
+    for layer in range(layers):
+        own = name if 0 <= stitch <= layer else ""
+        found += [Component(f"{own}stitch".encode(), Kind.STITCH, 1, 4, 4)] if layer == stitch else []
+        found.append(Component(f"{own}a{layer}".encode(), Kind.ATTENTION, 1, 4, 4, kv))
+        found.append(Component(f"{own}m{layer}".encode(), Kind.MLP, 1, 4, 4))
+    return [*found, Component(b"head", Kind.HEAD, 1, 4, 4)]
+
+
+@pytest.mark.parametrize(("here", "there"), [("own", "other"), ("other", "own")])
+def test_only_layers_below_a_difference_move_between_chains(here: str, there: str) -> None:
+    chains = {"own": parts_of("own", 6), "other": parts_of("other", 6, stitch=4)}
+    assert len(chains["other"]) == len(chains["own"]) + 1
+
+    def whole(name: str, worker: str) -> Route:
+        return Route(name, 1, name, (Hop(worker, 0, len(chains[name])),))
+
+    source, target = whole(here, "w0"), whole(there, "w1")
+    assert page_targets(chains[here], chains[there], source, target) == {"w0": [("w1", 0, 4)]}
+    last = len(chains[there])
+    spread = Route(there, 1, there, (Hop("w1", 0, 5), Hop("w2", 5, 9), Hop("w3", 9, last)))
+    assert page_targets(chains[here], chains[there], source, spread) == {"w0": [("w1", 0, 2), ("w2", 2, 4)]}
+    assert page_targets(chains[there], chains[there], spread, whole(there, "w0")) == {
+        "w1": [("w0", 0, 2)],
+        "w2": [("w0", 2, 4)],
+        "w3": [("w0", 4, 6)],
+    }

@@ -11,7 +11,7 @@ from blockwright.runtime.cluster.tickets import MemberTicket, Tickets
 from blockwright.runtime.node.head_follower import MemberTerms
 from blockwright.tests.runtime.cluster.test_cluster import turns
 from blockwright.transport.address import PeerId
-from blockwright.transport.errors import HandshakeRefused, OwnQuestion
+from blockwright.transport.errors import ExpectedRefusal, HandshakeRefused
 from blockwright.transport.handshake import ReturnRequest, is_over, obeyed, obeys, parse_admission, succeeds
 
 SECRET = b"secret"
@@ -93,7 +93,7 @@ async def test_an_earlier_head_that_asks_is_told_that_it_is_over(desk: Desk) -> 
 
 
 async def test_a_head_that_reaches_itself_is_told_so_and_not_that_its_ticket_is_wrong(desk: Desk) -> None:
-    with pytest.raises(OwnQuestion, match="here listens head#5 itself, and no later head"):
+    with pytest.raises(ExpectedRefusal, match="here listens head#5 itself, and no later head"):
         desk.head.returned(ReturnRequest(PeerId("head", 5), 5, 1, "-"), "")
     assert desk.said == []
 

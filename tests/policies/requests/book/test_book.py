@@ -17,6 +17,7 @@ from blockwright.policies.requests.book.messages import (
     Submit,
     WorkerEnded,
     WorkerJoined,
+    WorkersCut,
 )
 from blockwright.policies.requests.book.queue_position import QueuePositions
 from blockwright.policies.requests.book.request_view import view_of
@@ -168,6 +169,31 @@ def test_a_pipeline_needs_all_of_its_workers():
     effects = bench(WorkerEnded("w1", 1))
     assert effects == [CancelAt("w0", ("a",))], "the home frees what it has"
     assert bench.state.describe("a").state == "waiting"
+
+
+def test_a_worker_out_of_reach_serves_again_as_the_same_life():
+    bench = Bench("w0", "w1")
+    assert submits(bench.generate("a")) == [("w0", "a", 1)]
+    assert submits(bench(WorkerEnded("w0", 1, lasting=False))) == [("w1", "a", 2)]
+    assert submits(bench.generate("b")) == [("w1", "b", 1)]
+    assert bench.state.parts.table.settled == 0, "it needs the routes over it again"
+    bench(HeartbeatReceived("w0", 1, 0))
+    bench.publish([route("w0"), route("w1")])
+    assert submits(bench.generate("c")) == [("w0", "c", 1)]
+    bench(WorkerEnded("w0", 1))
+    bench(HeartbeatReceived("w0", 1, 0))
+    assert bench.state.parts.table.alive == {"w1"}, "that end lasts"
+
+
+def test_no_route_leads_over_two_workers_that_do_not_reach_each_other():
+    pipelines = [route("w0", "w1"), route("w2", "w1")]
+    bench = Bench("w0", "w1", "w2", routes=pipelines)
+    bench(WorkersCut((("w1", "w0"),)))
+    assert submits(bench.generate("a")) == [("w2", "a", 1)]
+    bench(WorkersCut((("w0", "w1"), ("w1", "w2"))))
+    assert bench.generate("b") == []
+    assert submits(bench(WorkersCut((("w1", "w2"),)))) == [("w0", "b", 1)]
+    assert submits(bench(WorkerEnded("w2", 1))) == [("w0", "a", 2)]
 
 
 def test_an_older_update_is_ignored():
