@@ -21,7 +21,7 @@ from ...policies.control.claims import ComponentClaim
 from ...policies.control.events import Application
 from ...policies.control.families import members
 from ...policies.control.labels import labels as labels_of
-from ...policies.control.residency import Served, serving
+from ...policies.control.residency import Served, is_hidden, serving
 from ...policies.control.state import ControllerState
 from ...policies.control.worker_record import WorkerRecord
 from ...policies.model.chain import Chain, bases
@@ -51,15 +51,15 @@ def cluster_view(
     """
     labels = labels_of(state.served)
     deployed = [served.application for served in state.served.values() if served.deployed]
-    sharing = memory_saved(one for one in deployed if not one.variant_of)
-    stitches = memory_saved(deployed).stored - sharing.stored  # all else of variants belongs to others
+    sharing = memory_saved(one for one in deployed if not is_hidden(one))
+    hidden = memory_saved(deployed).stored - sharing.stored  # stitches and surrogates: all else is of models
     return {
         "workers": [
             _worker(state, worker, statuses.get(name), labels)
             | {"busiest_blocks": _busiest(blocks.get(name, ()), labels), "predictor": dict(predictors.get(name, {}))}
             for name, worker in state.workers.items()
         ],
-        "parameter_bytes": sharing.stored + stitches,  # all deployed applications, equal tensors counted once
+        "parameter_bytes": sharing.stored + hidden,  # all deployed applications, equal tensors counted once
         "saved_bytes": sharing.saved,  # what separate copies would take in addition
         "kv_pages_shared": _total(statuses, "shared_pages"),  # times a sequence took a page made by another
         "kv_pages_shared_now": _total(statuses, "pages_shared_now"),
@@ -268,7 +268,7 @@ def _applications(
     statuses: Mapping[str, WorkerStatus],
     sequences: Sequence[Mapping[str, Census]],
 ) -> dict[str, Any]:
-    deployed = [served for served in state.served.values() if served.deployed and not served.application.variant_of]
+    deployed = [served for served in state.served.values() if served.deployed and not is_hidden(served.application)]
     current = sorted((served for served in deployed if not served.draining), key=lambda served: served.place)
     parents = bases(_compared(served) for served in current)
     users: dict[bytes, tuple[str, ...]] = {}
@@ -278,9 +278,10 @@ def _applications(
     held, result = holders(served.application for served in deployed), dict[str, Any]()
     for name, served in sorted(state.served.items(), key=lambda item: (item[1].place, item[1].rank)):
         one, model = served.application, served.application.served_as
+        whose = one.variant_of or one.drafts_for
         whole = sum(one.tensors().values())
         shares = parameter_shares(one, held) if served.deployed else ParameterShares(whole, 0)
-        if one.variant_of:
+        if is_hidden(one):
             own = sum(nbytes for hash, nbytes in one.tensors().items() if hash not in held)
             shares = ParameterShares(own, whole - own)
         refused = {worker: here.refused[name] for worker, here in state.residency.items() if name in here.refused}
@@ -288,14 +289,10 @@ def _applications(
         counts = [found[model] for found in sequences if model in found and labels[name] == model]
         result[labels[name]] = {
             "model": model,
-            "base": _base(state, one) if one.changed else labels.get(one.variant_of or parents.get(name, "")),
+            "base": _base(state, one) if one.changed else labels.get(whose or parents.get(name, "")),
             "family": one.family,  # of a lower tier: the id of the top tier
-            "variant_of": labels.get(
-                one.variant_of, one.variant_of
-            ),  # of a variant: the application in whose place it may serve
-            "drafts_for": labels.get(
-                one.drafts_for, one.drafts_for
-            ),  # of a chain that only drafts: the application that it drafts for
+            "variant_of": labels.get(one.variant_of, one.variant_of),  # a variant: in whose place it may serve
+            "drafts_for": labels.get(one.drafts_for, one.drafts_for),  # of a chain that only drafts: for which one
             "checkpoint": one.checkpoint,
             "defaults": json.loads(one.defaults) if one.defaults else {},  # defaults of its requests
             "state": _state(state, served),
@@ -424,7 +421,7 @@ def parameter_shares(application: Application, held: Mapping[bytes, int]) -> Par
 def family_shares(served: Mapping[str, Served], family: list[Served]) -> ParameterShares:
     """Return the bytes that an application and its tiers own together, and the bytes that others have, too."""
     names = {one.application.name for one in family}
-    others = [one for name, one in served.items() if one.deployed and name not in names and not one.variant]
+    others = [one for name, one in served.items() if one.deployed and name not in names and not is_hidden(one.application)]
     held = holders(one.application for one in others)
     tensors: dict[bytes, int] = {}
     for one in family:

@@ -55,11 +55,11 @@ class DispatchSettings(SettingsPart):
 
     def check_kv(self, memory: MemorySettings) -> None:
         """Refuse a role of KV without any that is kept, and copies where nothing is copied."""
-        wanted = {"proactive_copies": self.proactive_copies, "cold_kv": self.cold_kv != LRU}
+        wanted = {"proactive_copies": "on" * self.proactive_copies, "cold_kv": self.cold_kv.removeprefix(LRU)}
         copies = self.kv_dispatch in (kv_dispatch.OWNER, kv_dispatch.LEAST_BUSY)
-        for name in [name for name, one in wanted.items() if one and not copies]:
+        for name, value in [(name, one) for name, one in wanted.items() if one and not copies]:
             raise SettingsError(
-                f"{name} is on, but kv_dispatch is {self.kv_dispatch}, so nothing is copied; set kv_dispatch=owner"
+                f"{name} is {value}, but kv_dispatch is {self.kv_dispatch}, so nothing is copied; set kv_dispatch=owner"
             )
         if self.kv_dispatch != kv_dispatch.OFF and not memory.prefix_cache:
             raise SettingsError(

@@ -83,6 +83,7 @@ def ps_view(cluster: Mapping[str, Any]) -> dict[str, Any]:
                 "base": one["base"],
                 "family": one.get("family", ""),  # servers of earlier releases do not report this one and the next
                 "variant_of": one.get("variant_of", ""),
+                "drafts_for": one.get("drafts_for", ""),
                 "adapter": _is_adapter(one),
                 "busy": sum(one["requests"].values()) > 0,
                 "checkpoint": one["checkpoint"],
@@ -182,7 +183,9 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
     """
     seconds = max(after.at - before.at, 1e-9)
     cluster = after.cluster
-    applications = [_application(name, before, after, seconds) for name in cluster["applications"]]
+    every = cluster["applications"].items()
+    named = [name for name, one in every if not (one.get("variant_of") or one.get("drafts_for"))]
+    applications = [_application(name, before, after, seconds) for name in named]
     asked = [of for of in tiers_of(cluster["applications"]) if after.numbers.get((_PROMPTS, auto_id(of)))]
     applications += [_choosing(family, before, after, seconds) for family in asked]
     applications.sort(key=lambda one: (-one["running"] - one["waiting"], -one["tokens_per_s"] - one["prompt_tokens_per_s"]))

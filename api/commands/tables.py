@@ -184,8 +184,9 @@ def idle_groups(applications: Sequence[View]) -> tuple[list[View], list[str]]:
 
 def saving_line(view: View) -> str:
     """Return the memory of all models together. The models' own shared parts overlap, so no total can be made of them."""
-    # an id that chooses among tiers is no model, and neither is a variant
-    models = sum(one["state"] != "chooses" and not one.get("variant_of") for one in view["applications"])
+    # an id that chooses among tiers is no model, and neither is a chain that no client can name
+    named = [one for one in view["applications"] if not (one.get("variant_of") or one.get("drafts_for"))]
+    models = sum(one["state"] != "chooses" for one in named)
     return saving(models, **view["parameters"])
 
 

@@ -159,6 +159,8 @@ def way_line(view: Mapping[str, Any], way: Mapping[str, Any]) -> str:
     counting = sum(pair["counts"] for pair in way["pairs"])
     if not way["prompts"]:
         answers = f"no prompts: the output may change by {view['limits']['kl']:g} nats"
+    elif all(pair["kl"] is None for pair in way["pairs"]):
+        answers = f"{way['right']:,} of {way['prompts']:,} prompts right; no pair was swapped"
     elif all(pair["lost"] is None for pair in way["pairs"] if pair["kl"] is not None):
         answers = f"{way['right']:,} of {way['prompts']:,} prompts right, too few to count losses: KL decides"
     else:

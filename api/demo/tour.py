@@ -271,7 +271,7 @@ async def beside_the_tour(servers: Sequence[DemoServer], output: DeferredOutput)
 async def saved(client: Client) -> str:
     """Return a sentence on the memory that sharing saves, from the server's figures."""
     view = await view_of(client, "/admin/cluster")
-    models = sum(not one["variant_of"] for one in view["applications"].values())
+    models = sum(not (one["variant_of"] or one["drafts_for"]) for one in view["applications"].values())
     return saving(models, view["parameter_bytes"], view["saved_bytes"])
 
 

@@ -60,9 +60,11 @@ _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"} 
 
 
 async def list_applications(request: web.Request) -> web.Response:
-    """List the applications as the controller reports them."""
+    """List the applications as the controller reports them, without chains that no client can name."""
     view = await request.app[FRONT].port.cluster()
-    answer: AppsAnswer = {"applications": view["applications"], "default": view["default"]}
+    every = view["applications"].items()
+    named = {name: one for name, one in every if not (one.get("variant_of") or one.get("drafts_for"))}
+    answer: AppsAnswer = {"applications": named, "default": view["default"]}
     return web.json_response(answer)
 
 

@@ -23,7 +23,7 @@ function palette() {
 }
 
 export function saving(view) {
-  const count = Object.values(view.applications).filter((one) => !one.variant_of).length;
+  const count = Object.values(view.applications).filter((one) => !one.variant_of && !one.drafts_for).length;
   const stored = `${count} model${count === 1 ? "" : "s"} in ${bytes(view.parameter_bytes)}`;
   if (!view.saved_bytes) return stored;
   const alone = view.parameter_bytes + view.saved_bytes;

@@ -101,10 +101,12 @@ def reason(wanted: RouteQuery, route: Route, table: RoutingTable, quarantine: Qu
         return f"its model lacks memory for {own.standing.short} tokens"
     if own.standing.late and not taken.standing.late:
         return f"its model would give the first token after {own.estimate.start:.2f} s, later than {wanted.target:g} s"
+    less = taken.standing.rank > 0 and own.standing.late
+    but = f"no chain gives the first token within {wanted.target:g} s, so a less accurate one may serve: " if less else ""
     if taken.standing.owns and not own.standing.owns:
-        return f"its worker has KV of {wanted.cached[route.id]} of {wanted.known} tokens"
+        return f"{but}its worker has KV of {wanted.cached[route.id]} of {wanted.known} tokens"
     unit = " s" if own.estimate.exact else " tokens"
-    return f"an estimate of {taken.estimate.total:.4g}{unit} against {own.estimate.total:.4g}{unit}"
+    return f"{but}an estimate of {taken.estimate.total:.4g}{unit} against {own.estimate.total:.4g}{unit}"
 
 
 def _bridged(wanted: RouteQuery, routes: Sequence[ComparedRoute], route: Route, table: RoutingTable) -> str | None:

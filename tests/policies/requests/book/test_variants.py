@@ -101,6 +101,12 @@ def test_a_less_accurate_variant_serves_when_the_model_breaks_its_target_by_the_
     for worker in ("w0", "w1"):
         made(HeartbeatReceived(worker, 1, 0, costs=Coefficients(token=0.001)))
     assert sent(made.generate("c", SHORT)) == [OWN.id], "measured costs say that it does not"
+    hopeless = Bench("w0", "w1", routes=[OWN, STANDS_IN], chains=chains, target=0.1)
+    for worker in ("w0", "w1"):
+        hopeless(HeartbeatReceived(worker, 1, 0, speed=800.0))
+    assert sent(hopeless.generate("a", SHORT) + hopeless.generate("b", SHORT)) == [OWN.id, STANDS_IN.id]
+    why = hopeless.state.describe("b").events[1]["why"]
+    assert why.startswith("no chain gives the first token within 0.1 s, so a less accurate one may serve: an estimate of ")
 
 
 @claim("Requests without variants get the same effects as on a server without any", of="adaptive")
