@@ -336,7 +336,7 @@ def _state(state: ControllerState, served: Served) -> str:
     if served.draining:
         return "ending"
     if served.parked:
-        return "on demand"
+        return "lacks blocks" if served.variant else "on demand"
     return "ready" if state.ready(served.application.name) else "loading"
 
 

@@ -70,7 +70,8 @@ def variant_measures(figures: TierFigures) -> Iterator[Measure]:
     """Yield the measures of chains that serve in the place of others."""
     text = "Sequences of models with variants, by the variant that took them on (empty: the model's own chain)."
     yield counter("blockwright:variant_requests", text, figures.variants, "model_name", "variant")
-    text = "Running requests that went over to another chain, by cause: gain (a shorter estimate, or their model is loaded), or route (theirs had ended)."
+    text = "Running requests that went over to another chain, by cause: gain (a shorter estimate, or their model is "
+    text += "loaded), or route (theirs had ended)."
     yield counter("blockwright:chain_switches", text, figures.switches, "model_name", "cause")
     text = "Answers of variants that their model's own chain has scored."
     answers = {key: found.answers for key, found in figures.similarity.items()}

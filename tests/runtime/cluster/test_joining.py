@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import signal
+import socket
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -349,3 +350,17 @@ async def test_numbers_given_to_those_that_ask():
     await hub.stop()
     with pytest.raises(HandshakeRefused, match="is stopping"):
         hub.join("hand")
+
+
+async def test_a_name_without_an_address_is_said_at_once(monkeypatch):
+    async def fail(*_, **__):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", fail, raising=False)
+    keyed = f"?key={'a' * 64}"
+    with pytest.raises(PeerGone) as refused:
+        await join(Invitation(f"tcp://nowhere.invalid:7000{keyed}", "0" * 64).pack(), name="hand")
+    assert str(refused.value) == (
+        "tcp://nowhere.invalid:7000 cannot be joined: this machine finds no address of nowhere.invalid "
+        "(Name or service not known); check the name"
+    )
