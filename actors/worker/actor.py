@@ -276,8 +276,7 @@ class Worker(Actor):
     async def submit(self, submission: Submission) -> None:
         self._watch(submission.gateway.partition("/")[0])
         self._apply(submission)
-        for node in self.node.cut_off():  # what needs another worker that is out of reach goes back
-            self._apply(PeerLost(node))
+        self._send_back()
 
     @endpoint(urgent=True)
     async def cancel(self, requests: list[str]) -> None:
@@ -353,6 +352,12 @@ class Worker(Actor):
             self._answer(report.worker, answer)
         for message in report.messages if taken else ():
             self._apply(message)
+        self._send_back()
+
+    def _send_back(self) -> None:
+        """Send back what needs a worker from which this one is cut off."""
+        for node in self.node.cut_off():
+            self._apply(PeerLost(node))
 
     def _answer(self, worker: str, answer: Answer) -> None:
         ref = self.node.ref(f"{worker}/worker", Worker)

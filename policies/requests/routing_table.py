@@ -8,7 +8,6 @@ suspects.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import pairwise
 
 from ..model.chain import Chain, Kind, Route, bases
 from .load_failure import LoadFailure
@@ -168,7 +167,7 @@ class RoutingTable:
         return set(self.on.get(worker, ()))
 
     def cut(self, pairs: Iterable[tuple[str, str]], now: float) -> None:
-        """Take the pairs of workers that do not reach each other, so that no route leads from one of a pair to the other."""
+        """Take the pairs of workers that do not reach each other, so that no route passes both of one."""
         self._cuts = frozenset(map(frozenset, pairs))
         self._take(list(self._published), now)
 
@@ -232,11 +231,9 @@ class RoutingTable:
         assert self.routes.keys() >= set(self.models.values())
 
     def _whole(self, route: Route) -> bool:
-        """Return whether every worker of a route is alive, and reaches the next one."""
-        alive = all(hop.worker in self.alive for hop in route.hops)
-        return alive and not (
-            self._cuts and any(frozenset((one.worker, two.worker)) in self._cuts for one, two in pairwise(route.hops))
-        )
+        """Return whether every worker of a route is alive, and reaches the others."""
+        workers = {hop.worker for hop in route.hops}
+        return workers <= self.alive and not any(pair <= workers for pair in self._cuts)
 
     def _set_routes(self, application: str, routes: list[Route], now: float) -> None:
         if {route.id for route in routes} - {route.id for route in self.routes.get(application, [])}:

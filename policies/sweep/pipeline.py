@@ -232,11 +232,14 @@ class Pipeline:
         if s is not None:
             self._sequences.drop(s)
 
-    def dismiss(self, s: int) -> None:
-        """End a guest whose route is no longer in force here. Its home may not know that yet, or never learn it."""
+    def dismiss(self, s: int, reason: str = "route") -> None:
+        """End a guest that cannot go on: its route is no longer in force here (``reason``), or another of its hosts is lost.
+
+        Its home may not know that yet, or never learn it.
+        """
         leases = self._parts.leases
         if self._parts.rows.status[s] != Status.LEAVING:
-            self._refuse(leases.home(s), leases.number(s), "route")
+            self._refuse(leases.home(s), leases.number(s), reason)
             self._sequences.drop(s)
 
     def arrived(self, flight: Flight, now: float) -> None:
@@ -311,8 +314,8 @@ class Pipeline:
     def lost(self, event: PeerLost) -> None:
         """Handle the death of a node.
 
-        If it was a worker, its leases here end, and sequences that need it go back. If it had a gateway, its sequences are
-        unwanted.
+        If it was a worker, its leases here end, and sequences that need it go back, also those of other homes, which may
+        reach it. If it had a gateway, its sequences are unwanted.
         """
         rows, worker = self._parts.rows, event.worker
         self._parts.return_timeouts.lose(worker)
@@ -320,6 +323,8 @@ class Pipeline:
             if rows.is_guest(s):
                 if self._parts.leases.home(s) == worker:
                     self._sequences.drop(s)
+                elif any(hop.worker == worker for hop in rows.route[s].route.hops):
+                    self.dismiss(s, "host-lost")
             elif any(hop.worker == worker for hop in rows.route[s].route.hops[1:]):
                 self.abandon(s, "host-lost")
             elif rows.submission[s].gateway.partition("/")[0] == worker:

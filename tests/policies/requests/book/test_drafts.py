@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from blockwright.actors.gateway.port import AutoTier, DraftCounts, DraftView
@@ -15,7 +17,15 @@ from blockwright.policies.requests.book.messages import HeartbeatReceived, Submi
 from blockwright.policies.requests.book.queue_position import QueuePositions
 from blockwright.policies.sweep.events import DraftsVerified
 from blockwright.policies.sweep.offline_capacity import OfflineCapacity
-from blockwright.tests.policies.requests.book.gateway_bench import GATEWAY, Bench, emitted, given_back, progressed, route
+from blockwright.tests.policies.requests.book.gateway_bench import (
+    GATEWAY,
+    Bench,
+    chain,
+    emitted,
+    given_back,
+    progressed,
+    route,
+)
 
 WANTED = DraftOptions(prompt=True, tokens=4, prediction=[7, 8])
 
@@ -130,3 +140,16 @@ def test_settings_that_cannot_be() -> None:
         Settings(applications={"a": "/a"}, adapters="/x", drafts={"b": "prompt", "*": "off"}).drafting.drafts["b"]
         == "prompt"
     )
+
+
+def test_a_new_version_of_a_model_has_its_drafting_chain_and_the_account_of_the_one_before() -> None:
+    own = replace(chain("m~2"), model="m")
+    drafting = replace(chain("m~surrogate~2"), model="m~surrogate", drafts_for="m~2")
+    routes = [route("w0", application="m~2"), route("w0", application="m~surrogate~2")]
+    bench = Bench("w0", routes=routes, chains=[own, drafting])
+    (submit,) = bench.generate("a", drafts=DraftOptions(tokens=2, model="m~surrogate"))
+    assert submit.submission.tenant == "m"
+    assert bench.state.describe("a").drafts.reason == ""
+    bench.publish(routes[:1], [own])
+    bench.generate("b", drafts=DraftOptions(tokens=2, model="m~surrogate"))
+    assert bench.state.describe("b").drafts.reason == "m~surrogate is not served"
