@@ -175,6 +175,8 @@ class Gateway(Actor):
         self._lives[worker] = incarnation
         self._watch(worker, incarnation)
         self._handle(m.WorkerJoined(worker, incarnation))
+        if self.node.cut_off().get(worker) == incarnation:
+            self._lose(worker, incarnation)
 
     @endpoint(urgent=True)
     async def down(self, worker: str, incarnation: int, cause: str) -> None:

@@ -23,16 +23,33 @@ class Deaths:
 
     present: int = 0  # deaths of workers that had planned the request, or ran it alone
     near: int = 0  # deaths in a row of workers that had the request but had reported no plan of it
+    unsure: frozenset[str] = frozenset()  # workers of which one may have died last; they may be out of reach and live
+    unsure_present: bool = False  # how that was counted
 
-    def count(self, present: bool) -> None:
+    def count(self, present: bool, unsure: Iterable[str] = ()) -> None:
         """Count the death of a worker of its route.
 
-        ``present``: it had reported a plan of the request, or ran nothing else.
+        ``present``: it had reported a plan of the request, or ran nothing else. ``unsure``: one of these may have died, or
+        be out of reach.
         """
         if present:
             self.present += 1
         else:
             self.near += 1
+        self.unsure, self.unsure_present = frozenset(unsure), present
+
+    def died(self, worker: str) -> None:
+        """Note that a worker has died indeed."""
+        if worker in self.unsure:
+            self.unsure = frozenset()
+
+    def forgive(self) -> None:
+        """Take the last count back: that worker lives, and was out of reach."""
+        self.unsure = frozenset()
+        if self.unsure_present:
+            self.present -= 1
+        else:
+            self.near = max(self.near - 1, 0)
 
     def planned(self) -> None:
         """Note that its home has reported a first plan and lives: the request does not kill before that."""

@@ -14,7 +14,6 @@ for the one before, since each passes every stage behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -250,17 +249,19 @@ class LeaseTable:
         """True while a home still has to return a revoked lease."""
         return any(lease.stage is Stage.REVOKED for lease in self._leases.values())
 
-    def arrive(self, flight: Flight, leaves: Callable[[int], bool]) -> list[int] | None:
-        """Record an arrived flight and return its guests; None if their leases are gone with their route.
+    def guests(self, flight: Flight) -> list[int]:
+        """Return the guests of a flight whose leases are here."""
+        return [s for row in flight.rows if (s := self.find(flight.home, row.lease)) is not None]
 
-        Either all leases are gone or none. A host ends a lease only because of its route, which all rows of a flight
-        share; anything else that needs the memory has to wait until the home returns the lease. The lease of a guest with
-        an earlier chunk in a plan lasts until that plan ends: such a guest ``leaves``.
+    def arrive(self, flight: Flight) -> list[int] | None:
+        """Record an arrived flight and return its guests; None, and it is void, if a lease of it is gone.
+
+        Leases end with their route, which all rows of a flight share, and one by one where a home gives sequences up that
+        have rows on their way, because another of their hosts is lost. Anything else that needs the memory has to wait until
+        the home returns the lease.
         """
-        guests = [s for row in flight.rows if (s := self.find(flight.home, row.lease)) is not None]
+        guests = self.guests(flight)
         if len(guests) < len(flight.rows):
-            stay = not all(map(leaves, guests))
-            assert not stay, f"flight {flight.number} of {flight.home} has rows whose leases are gone, and others"
             self._void.append(flight.number)
             return None
         self._flights.append((flight, guests))

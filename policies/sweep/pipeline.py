@@ -243,9 +243,12 @@ class Pipeline:
             self._sequences.drop(s)
 
     def arrived(self, flight: Flight, now: float) -> None:
-        """Handle arrived rows."""
-        guests = self._parts.leases.arrive(flight, self._leaves) or []
-        for s, row in zip(guests, flight.rows, strict=False):
+        """Handle arrived rows. If some have no lease any more the others go back, too: their states came in one flight."""
+        if (guests := self._parts.leases.arrive(flight)) is None:
+            for s in self._parts.leases.guests(flight):
+                self.dismiss(s, "host-lost")
+            return
+        for s, row in zip(guests, flight.rows, strict=True):
             (self._parts.guesses.come if row.guess else self._parts.guesses.fall)(s, row.start)
         for s in guests:
             self._parts.rows.hold(s)

@@ -18,6 +18,7 @@ from .members import ClusterMembers, Member
 
 log = logging.getLogger("blockwright.runtime")
 PAGE = 512  # nodes in a message
+ENOUGH = 4  # answers that one of a pair has had, where the other has none
 CUT = "cut off from it"
 
 
@@ -29,6 +30,7 @@ class AddressBook:
         self._changed = changed
         self._cuts: dict[frozenset[PeerId], float] = {}  # pairs that lost each other, and since when
         self._healed: dict[frozenset[PeerId], float] = {}  # pairs that reach each other again, and since when
+        self._answered: dict[frozenset[PeerId], list[PeerId]] = {}  # pairs -> who of them has had an answer
 
     def publish(self, new: Peer) -> None:
         """Tell a node that is up where all the others are, in pieces, and the others where it is."""
@@ -81,11 +83,19 @@ class AddressBook:
             self._node.peering.notify(peer, [envelope.CUT, other.name, other.incarnation, CUT])
 
     def healed(self, reporter: Peer, other: PeerId) -> None:
-        """Bring two members together again, of which one has reached the other."""
+        """Bring two members together again once each has reached the other, or one of them has several times: the other may
+        not have heard that it is cut off.
+        """
         pair = frozenset((reporter.id, other))
+        if pair in self._cuts:
+            answered = self._answered.setdefault(pair, [])
+            answered.append(reporter.id)
+            if len({*answered}) < len(pair) and len(answered) < ENOUGH:
+                return
+        self._answered.pop(pair, None)
         cut = self._cuts.pop(pair, None) is not None
+        self._healed[pair] = self._node.clock.now()
         if cut:
-            self._healed[pair] = self._node.clock.now()
             log.info("%s and %s reach each other again", reporter.id, other)
         for peer in self._of(other):
             self._node.peering.notify(reporter, [envelope.BOOK, [_entry(peer)]])
@@ -95,6 +105,7 @@ class AddressBook:
 
     def ended(self, node: PeerId) -> None:
         """Forget the pairs of a life that is over."""
+        self._answered = {pair: one for pair, one in self._answered.items() if node not in pair}
         self._healed = {pair: since for pair, since in self._healed.items() if node not in pair}
         kept = {pair: since for pair, since in self._cuts.items() if node not in pair}
         if len(kept) < len(self._cuts):

@@ -133,8 +133,8 @@ class FailureDetector:
 
     def _convict(self, member: Member, reporter: PeerId, since: float) -> None:
         """Declare one of the two down, unless one is by now, or both may live on. If members may outlive this head: later,
-        if the accused is out of reach from here, too, or one of the two has just come back, so that this, and pairs of
-        equals, decide first. ``since``: when it was accused.
+        if the accused is out of reach from here, too, or is expected back, so that its role is not known, or one of the two
+        has just come back, so that this, and pairs of equals, decide first. ``since``: when it was accused.
         """
         rules, now = self._rules, self._clock.now()
         accuser = self._members.find(reporter)
@@ -143,7 +143,7 @@ class FailureDetector:
         if self._book.decided(member.id, reporter, since):
             return
         both = self.keep_both(member.id.name, reporter.name)
-        near = member.returning or (not member.missed and member.silent < 2 * rules.heartbeat)
+        near = not member.returning and not member.missed and member.silent < 2 * rules.heartbeat
         recent = not (both or self._equal(member, accuser)) and now - max(member.back, accuser.back) < rules.silence
         if (both and not near) or (rules.grace and (self._lost_most or not near or self.slept or recent)):
             self._clock.call_at(now + rules.heartbeat, lambda: self._convict(member, reporter, since))

@@ -26,7 +26,7 @@ from .peers import Peer
 
 PAGE = 512  # lives in a message about all that a node knows
 SEEK_AGAIN = 0.5  # seconds until the head is asked again where the same node is
-CUT_OFF = 2.5  # times `silence` without an answer to pings: a busy machine is late, and one of two that are cut off ends
+CUT_OFF = 2.5  # times `silence` without an answer to pings: a busy machine is late
 
 
 class Peering:
@@ -57,6 +57,7 @@ class Peering:
         self._dismissed, self._ended = dismissed, ended
         self._claimed = claimed
         self._parted: set[PeerId] = set()  # members that come back, and have to greet anew
+        self._accused: set[PeerId] = set()  # peers of which this head knows that they were lost, until they greet
         self.cuts = Cuts(access.node, access.clock, transport, lambda: self.follower.silence, self._healed)
         self.follower = HeadFollower(access.node, access.clock, access.table, transport, self, ended)
         self._sought: dict[str, float] = {}  # nodes that the head was asked for, and when
@@ -199,6 +200,7 @@ class Peering:
         lives = up + [[d.node, d.incarnation, False] for d in self._table.last_down.values()]
         for first in range(0, len(lives), PAGE):
             self.notify(peer, [envelope.LIVES, lives[first : first + PAGE]])
+        self._accused = {*self.cuts.causes, *accused}
         for other, cause in {**self.cuts.causes, **accused}.items():
             self.notify(peer, [envelope.LOST, other.name, other.incarnation, cause])
         self.notify(peer, [envelope.READY])
@@ -262,6 +264,9 @@ class Peering:
         if (known := self._resolver.known(sender)) is not None:
             known.stays = stays
             known.unused = 0
+            if sender in self._accused:
+                self._accused.discard(sender)
+                self._healed(sender)
             if sender in self._parted:
                 self._revive(known, endpoint)
             if not known.met and not known.lost:

@@ -171,7 +171,7 @@ def test_a_worker_that_falls_silent_meanwhile_is_over_for_its_peers() -> None:
             await asyncio.sleep(0.05)
 
     rig.sim.run(scenario)
-    assert rig.lines("down")[0].startswith("down w1#1 disconnected from w0")
+    assert rig.lines("down")[0].startswith("down w1#1 it did not come back when its head had died")
 
 
 def test_an_older_head_that_wakes_is_refused_and_ends_itself() -> None:

@@ -9,7 +9,7 @@ so that a stream resumes in another attempt where it was. Never sends, waits, to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ...cluster.demand import Use
@@ -70,6 +70,7 @@ class RequestBook:
                 self._down(worker, incarnation, cause, now, lasting=lasting)
             case m.WorkersCut(pairs):
                 parts.table.cut(pairs, now)
+                self._forgive(map(frozenset, pairs))
                 self._pump(now)
             case Chosen():
                 if (advice := parts.asking.accept(event, now)) is not None:
@@ -199,12 +200,15 @@ class RequestBook:
             return
         if known is not None:
             self._down(worker, known, "replaced by a newer incarnation", now)
-        workers.up(worker, incarnation)
+        if workers.up(worker, incarnation):
+            self._forgive([frozenset((worker,))])
         self.parts.table.join(worker, now)
 
     def _down(self, worker: str, incarnation: int, cause: str, now: float, *, lasting: bool = True) -> None:
         """Take a worker's death: moves that need it are given up first, then its requests fail over, in order."""
         parts = self.parts
+        for record in parts.active.values() if lasting else ():
+            record.deaths.died(worker)
         if not parts.workers.down(worker, incarnation, lasting=lasting):
             return  # already known to have ended, or fenced long ago
         ran = [parts.active[request] for request in parts.table.lose(worker, now)]
@@ -215,8 +219,15 @@ class RequestBook:
         parts.absent.lose(worker)
         for record in sorted(ran, key=lambda record: record.key):
             record.history.note(now, "worker_died", worker=worker, cause=cause)
-            fail_over(parts, record, now)
+            fail_over(parts, record, now, unsure=() if lasting else (worker,))
         self._pump(now)
+
+    def _forgive(self, lost: Iterable[frozenset[str]]) -> None:
+        """Blame no request for workers that were out of reach, or did not reach each other, and live."""
+        lives = list(lost)
+        for record in self.parts.active.values():
+            if record.deaths.unsure and any(one <= record.deaths.unsure for one in lives):
+                record.deaths.forgive()
 
     def _heard(self, beat: m.HeartbeatReceived, now: float) -> None:
         parts, worker = self.parts, beat.worker

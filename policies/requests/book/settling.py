@@ -7,6 +7,7 @@ another attempt (failover).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ...adaptive.similarity import OWNER
@@ -103,21 +104,21 @@ def give_back(parts: BookParts, record: RequestRecord, reason: str, now: float) 
         settle(parts, RequestClaim(record, LifeEvent.REFUSE, refused.message, refused), now)
     elif reason == "host-lost":
         parts.freed |= record.placement.alone
-        fail_over(parts, record, now)
+        fail_over(parts, record, now, unsure=record.placement.workers)
         if record.waiting:
             try_start(parts, record, now)
     else:
         settle(parts, RequestClaim(record, LifeEvent.GIVE_BACK), now)
 
 
-def fail_over(parts: BookParts, record: RequestRecord, now: float) -> None:
+def fail_over(parts: BookParts, record: RequestRecord, now: float, unsure: Iterable[str] = ()) -> None:
     """Fail a request over after the death of a worker of its route: it resumes elsewhere from the tokens it has.
 
     A request that has killed too many workers is refused instead. If the request ran alone, no other can be to blame: it
-    counts even without a report that it was planned.
+    counts even without a report that it was planned. ``unsure``: one of these workers may have died, or is out of reach.
     """
     deaths = record.deaths
-    deaths.count(record.progress.planned or record.placement.alone)
+    deaths.count(record.progress.planned or record.placement.alone, unsure)
     if deaths.poison:
         fail(parts, record, deaths.refusal(), now)
     else:

@@ -17,20 +17,27 @@ class Workers:
     def __init__(self) -> None:
         self._sequences: dict[str, ReportSequence] = {}  # of live workers, by name
         self._ended: dict[str, int] = {}  # last ended incarnation, by name
+        self._away: dict[str, int] = {}  # incarnations that are out of reach and may be heard again, by name
 
     def incarnation(self, worker: str) -> int | None:
         """Return the incarnation of a live worker, or None."""
         sequence = self._sequences.get(worker)
         return None if sequence is None else sequence.incarnation
 
-    def up(self, worker: str, incarnation: int) -> None:
+    def up(self, worker: str, incarnation: int) -> bool:
+        """Take a worker for alive; return whether that life was out of reach before."""
         self._sequences[worker] = ReportSequence(incarnation)
+        return self._away.pop(worker, None) == incarnation
 
     def down(self, worker: str, incarnation: int, *, lasting: bool = True) -> bool:
         """Note that an incarnation has ended, with all earlier ones, whose end may not have been reported.
 
         Return whether one of them counted as alive. lasting: False: it is out of reach, and may be heard again.
         """
+        if lasting:
+            self._away.pop(worker, None)
+        else:
+            self._away[worker] = incarnation
         over = incarnation if lasting else incarnation - 1
         self._ended[worker] = max(over, self._ended.get(worker, 0))
         known = self.incarnation(worker)

@@ -32,6 +32,7 @@ from blockwright.tests.policies.requests.book.gateway_bench import (
     chain,
     delivered,
     emitted,
+    given_back,
     preempted,
     progressed,
     route,
@@ -183,6 +184,44 @@ def test_a_worker_out_of_reach_serves_again_as_the_same_life():
     bench(WorkerEnded("w0", 1))
     bench(HeartbeatReceived("w0", 1, 0))
     assert bench.state.parts.table.alive == {"w1"}, "that end lasts"
+
+
+def blamed(bench: Bench) -> int:
+    """The deaths that count against the request."""
+    deaths = bench.state.parts.active["a"].deaths
+    return deaths.present + deaths.near
+
+
+def test_a_request_is_not_to_blame_for_workers_out_of_reach():
+    bench = Bench("w0")
+    bench.generate("a")
+    for turn in range(6):
+        bench.report("w0", progressed("a", turn + 1, 5, 0))
+        bench(WorkerEnded("w0", 1, lasting=False))
+        assert blamed(bench) == 1, "it may have died"
+        bench(HeartbeatReceived("w0", 1, 0))
+        assert submits(bench.publish([route("w0")])) == [("w0", "a", turn + 2)]
+        assert blamed(bench) == 0
+    bench.report("w0", progressed("a", 7, 5, 0))
+    bench(WorkerEnded("w0", 1, lasting=False))
+    bench(WorkerEnded("w0", 1))
+    bench(WorkerJoined("w0", 2))
+    assert blamed(bench) == 1, "it has died"
+
+
+def test_no_request_is_to_blame_for_workers_that_do_not_reach_each_other():
+    bench = Bench("w0", "w1", routes=[route("w0", "w1")])
+    bench.generate("a")
+    for turn in range(6):
+        bench.report("w0", progressed("a", turn + 1, 5, 0))
+        bench.report("w0", given_back("a", turn + 1, "host-lost"))
+        bench(WorkersCut((("w0", "w1"),)))
+        assert blamed(bench) == 0
+        bench(WorkersCut(()))
+        bench.report("w0", given_back("a", turn + 2, "host-lost")) if turn % 2 else None
+        bench(WorkersCut((("w0", "w1"),)))
+        bench(WorkersCut(()))
+    assert "a" in bench.state.parts.active
 
 
 def test_no_route_leads_over_two_workers_that_do_not_reach_each_other():
