@@ -30,6 +30,7 @@ class AddressBook:
         self._changed = changed
         self._cuts: dict[frozenset[PeerId], float] = {}  # pairs that lost each other, and since when
         self._healed: dict[frozenset[PeerId], float] = {}  # pairs that reach each other again, and since when
+        self._greeted: dict[tuple[PeerId, PeerId], float] = {}  # (who, whom): it reaches whom it had lost, and since when
         self._answered: dict[frozenset[PeerId], list[PeerId]] = {}  # pairs -> who of them has had an answer
 
     def publish(self, new: Peer) -> None:
@@ -63,10 +64,13 @@ class AddressBook:
         """Return whether the two are cut off from each other."""
         return frozenset((one, other)) in self._cuts
 
-    def decided(self, one: PeerId, other: PeerId, since: float) -> bool:
-        """Return whether the two are cut off from each other, or have been since then."""
-        pair = frozenset((one, other))
-        return pair in self._cuts or self._healed.get(pair, since) > since
+    def decided(self, accused: PeerId, reporter: PeerId, since: float) -> bool:
+        """Return whether nothing follows from an accusation of that time: the two are cut off from each other, or have been
+        since then, or the reporter reaches the accused again.
+        """
+        pair = frozenset((accused, reporter))
+        reached = max(self._healed.get(pair, since), self._greeted.get((reporter, accused), since))
+        return pair in self._cuts or reached > since
 
     def cut(self, one: Member, other: Member) -> None:
         """Let two members that lost each other live on apart."""
@@ -93,9 +97,10 @@ class AddressBook:
             if len({*answered}) < len(pair) and len(answered) < ENOUGH:
                 return
         self._answered.pop(pair, None)
-        cut = self._cuts.pop(pair, None) is not None
-        self._healed[pair] = self._node.clock.now()
+        cut, now = self._cuts.pop(pair, None) is not None, self._node.clock.now()
+        self._greeted[reporter.id, other] = now
         if cut:
+            self._healed[pair] = now
             log.info("%s and %s reach each other again", reporter.id, other)
         for peer in self._of(other):
             self._node.peering.notify(reporter, [envelope.BOOK, [_entry(peer)]])
@@ -106,6 +111,7 @@ class AddressBook:
     def ended(self, node: PeerId) -> None:
         """Forget the pairs of a life that is over."""
         self._answered = {pair: one for pair, one in self._answered.items() if node not in pair}
+        self._greeted = {pair: since for pair, since in self._greeted.items() if node not in pair}
         self._healed = {pair: since for pair, since in self._healed.items() if node not in pair}
         kept = {pair: since for pair, since in self._cuts.items() if node not in pair}
         if len(kept) < len(self._cuts):

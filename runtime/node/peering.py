@@ -264,7 +264,7 @@ class Peering:
         if (known := self._resolver.known(sender)) is not None:
             known.stays = stays
             known.unused = 0
-            if sender in self._accused:
+            if sender in self._accused and not known.lost:
                 self._accused.discard(sender)
                 self._healed(sender)
             if sender in self._parted:
