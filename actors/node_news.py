@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..policies.cluster.reach import whom_to_ask
+from ..policies.cluster.reach import both_live, whom_to_ask
 from ..runtime.actor.ref import Ref
 from ..runtime.base.down import Down
 from ..runtime.cluster.cluster import ClusterHead
@@ -75,19 +75,13 @@ def tell_of_nodes(
 
 
 def _rule_reach(cluster: ClusterHead, controller: Ref, workers: Collection[str], gateways: Collection[str]) -> None:
-    """Say what follows where members do not reach each other, or the head does not reach one.
-
-    A worker and a gateway, or two workers, that do not reach each other both serve on, with others.
-    """
+    """Say what follows where members do not reach each other, or the head does not reach one."""
 
     def works(name: str) -> bool:
         return _works(cluster, workers, name)
 
-    def answers(name: str) -> bool:
-        return name in gateways or cluster.role(name) == GATEWAY_ROLE
-
-    def both(one: str, other: str) -> bool:
-        return (works(one) and (works(other) or answers(other))) or (answers(one) and works(other))
+    def role(name: str) -> str:
+        return WORKER_ROLE if name in workers else GATEWAY_ROLE if name in gateways else cluster.role(name)
 
     def cut() -> None:
         controller.cuts.cast([(one, other) for one, other in cluster.cuts if works(one) and works(other)])
@@ -97,8 +91,8 @@ def _rule_reach(cluster: ClusterHead, controller: Ref, workers: Collection[str],
         joined = [one for one in cluster.node.peers() if cluster.role(one) == GATEWAY_ROLE]
         return whom_to_ask(joined, gateways) if works(name) else []
 
-    cluster.spare(answers)
-    cluster.keep_both(both)
+    cluster.spare(lambda name: role(name) == GATEWAY_ROLE)
+    cluster.keep_both(lambda one, other: both_live(role(one), role(other)))
     cluster.on_cut(cut)
     cluster.ask(witnesses)
 

@@ -36,7 +36,6 @@ from .curve import Authenticator, NodeKeys, check_endpoint
 from .errors import AddressError, ExpectedRefusal, HandshakeRefused, KeysError, PeerGone, ReleaseRefused
 from .handshake import SPOKEN, Admission, Greeting, JoinRequest, Lane, ReturnRequest
 from .interface import UNREACHABLE, Receiver
-from .join_request import ask_head
 from .outbound import HIGH_WATER, Outbound
 from .roster import Roster
 from .sessions import Sessions, Wires
@@ -163,6 +162,8 @@ class SocketTransport:
         self._wires.forget(earlier)  # its heartbeats are answered with that sentence
 
     async def ask(self, endpoint: str, request: ReturnRequest) -> Admission:
+        from .join_request import ask_head  # few nodes ever ask
+
         return await ask_head(endpoint, request, self._keys)
 
     def _hang_up(self, peer: PeerId) -> None:

@@ -306,7 +306,7 @@ def _applications(
             "chains": _chains(counts),  # sequences by the variant that served them; "": its own chain
             "similarity": _similarity(counts),  # of the answers of variants that the model has scored
             "blocks": [b.id.hex() for b in state.holdings.blocks.get(name, ())],
-            "segments": _segments(one, users) if served.deployed and not served.variant else [],
+            "segments": _segments(one, users) if served.deployed and not is_hidden(one) else [],
             "refused": refused,
         }
     return result

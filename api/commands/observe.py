@@ -12,6 +12,7 @@ from typing import Any
 
 from ...policies.binary_size import binary_size
 from ...policies.model.tier_choice import auto_id
+from ..named_models import is_named
 from .family_views import CHOICES, DRAFTS, draft_counts, family_load, tier_memory, tiers_of
 
 Numbers = dict[tuple[str, str], float]  # (sample, model) -> value
@@ -183,8 +184,7 @@ def top_view(before: Sample, after: Sample) -> dict[str, Any]:
     """
     seconds = max(after.at - before.at, 1e-9)
     cluster = after.cluster
-    every = cluster["applications"].items()
-    named = [name for name, one in every if not (one.get("variant_of") or one.get("drafts_for"))]
+    named = [name for name, one in cluster["applications"].items() if is_named(one)]
     applications = [_application(name, before, after, seconds) for name in named]
     asked = [of for of in tiers_of(cluster["applications"]) if after.numbers.get((_PROMPTS, auto_id(of)))]
     applications += [_choosing(family, before, after, seconds) for family in asked]

@@ -16,6 +16,7 @@ from rich.console import Group, RenderableType
 
 from ...policies.binary_size import binary_size
 from ...policies.model.tier_choice import is_answered
+from ..named_models import is_named
 from ..program.duration import duration
 from ..saving import in_memory, saving
 from .family_tables import chain_lines, family_lines, load_tables, tier_table
@@ -185,8 +186,7 @@ def idle_groups(applications: Sequence[View]) -> tuple[list[View], list[str]]:
 def saving_line(view: View) -> str:
     """Return the memory of all models together. The models' own shared parts overlap, so no total can be made of them."""
     # an id that chooses among tiers is no model, and neither is a chain that no client can name
-    named = [one for one in view["applications"] if not (one.get("variant_of") or one.get("drafts_for"))]
-    models = sum(one["state"] != "chooses" for one in named)
+    models = sum(one["state"] != "chooses" and is_named(one) for one in view["applications"])
     return saving(models, **view["parameters"])
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..named_models import is_named
 from ..program.client import Client
 from ..program.results import RequestError
 from ..saving import saving
@@ -271,7 +272,7 @@ async def beside_the_tour(servers: Sequence[DemoServer], output: DeferredOutput)
 async def saved(client: Client) -> str:
     """Return a sentence on the memory that sharing saves, from the server's figures."""
     view = await view_of(client, "/admin/cluster")
-    models = sum(not (one["variant_of"] or one["drafts_for"]) for one in view["applications"].values())
+    models = sum(map(is_named, view["applications"].values()))
     return saving(models, view["parameter_bytes"], view["saved_bytes"])
 
 

@@ -16,6 +16,7 @@ from ...actors.settings.tenants import TenantSettings
 from ...policies.measures import Measure, gauge
 from ...policies.requests.account import is_offline_account
 from ...policies.requests.rate_limit import EVERYBODY, LimitStatus
+from ..named_models import is_named
 
 Standings = Mapping[str, Mapping[str, LimitStatus]]  # tenant -> limit -> its standing
 
@@ -36,11 +37,7 @@ def tenants_view(
     workers = cluster.get("workers", ())
     held = _held(workers, "kv_by_tenant")
     keys = [tenant for tenant in key_tenants(settings.network) if tenant]
-    known = keys or [
-        one["model"]
-        for one in cluster.get("applications", {}).values()
-        if not (one.get("variant_of") or one.get("drafts_for"))
-    ]
+    known = keys or [one["model"] for one in cluster.get("applications", {}).values() if is_named(one)]
     limited = [tenant for tenant, limits in standings.items() if limits]
     hits = _held(workers, "kv_cap_hits")
     return [

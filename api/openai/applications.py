@@ -26,6 +26,7 @@ from ...zoo.source import holds_adapter
 from ..answers import AddedAnswer, AppsAnswer, RemovedAnswer
 from ..errors import ApiError, bad_request, in_words
 from ..http.context import FRONT, IGNORED
+from ..named_models import is_named
 from ..saving import shared_part
 from .bodies import read_fields
 from .field_types import Field, Flag, Number, Text
@@ -62,8 +63,7 @@ _THEIRS = {"name": "lora_name", "path": "lora_path", "base": "base_model_name"} 
 async def list_applications(request: web.Request) -> web.Response:
     """List the applications as the controller reports them, without chains that no client can name."""
     view = await request.app[FRONT].port.cluster()
-    every = view["applications"].items()
-    named = {name: one for name, one in every if not (one.get("variant_of") or one.get("drafts_for"))}
+    named = {name: one for name, one in view["applications"].items() if is_named(one)}
     answer: AppsAnswer = {"applications": named, "default": view["default"]}
     return web.json_response(answer)
 

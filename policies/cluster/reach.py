@@ -51,6 +51,15 @@ def doubt(worker: str, gateways: Sequence[str], left: float) -> str:
     )
 
 
+def both_live(one: str, other: str) -> bool:
+    """Return whether two members serve on that do not reach each other while the head reaches both, by their roles.
+
+    Both do, with others, but for two gateways, which share limits and the keys of retries. Roles: "worker", "gateway", or
+    others, of which one ends.
+    """
+    return {one, other} in ({"worker"}, {"worker", "gateway"})
+
+
 class WorkerLosses:
     """The lives of workers to which a gateway has had a connection."""
 

@@ -1,7 +1,7 @@
 """The head's address book: which members learn where the others are.
 
 Owns the pairs of members that lost each other while the head reaches both. Where the application lets both live, neither
-learns where the other is until one of them reaches it again; to each other they are as good as down. Declares none down.
+learns where the other is until each has reached it again; to each other they are as good as down. Declares none down.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .members import ClusterMembers, Member
 log = logging.getLogger("blockwright.runtime")
 PAGE = 512  # nodes in a message
 ENOUGH = 4  # answers that one of a pair has had, where the other has none
-CUT = "cut off from it"
+OUT_OF_REACH = "out of reach from here, and not of the head"
 
 
 class AddressBook:
@@ -55,7 +55,7 @@ class AddressBook:
 
     @property
     def sentences(self) -> list[str]:
-        """Sentences on them for people."""
+        """A sentence for people on each pair."""
         now = self._node.clock.now()
         pairs = sorted((sorted(one.name for one in pair), now - since) for pair, since in self._cuts.items())
         return [f"{' and '.join(pair)} do not reach each other for {lasts:.0f} s; both live on" for pair, lasts in pairs]
@@ -84,7 +84,7 @@ class AddressBook:
         """Tell a member from whom it is cut off: an earlier message may have been lost."""
         for pair in [pair for pair in self._cuts if peer.id in pair]:
             (other,) = pair - {peer.id}
-            self._node.peering.notify(peer, [envelope.CUT, other.name, other.incarnation, CUT])
+            self._node.peering.notify(peer, [envelope.CUT, other.name, other.incarnation, OUT_OF_REACH])
 
     def healed(self, reporter: Peer, other: PeerId) -> None:
         """Bring two members together again once each has reached the other, or one of them has several times: the other may

@@ -161,8 +161,7 @@ class FailureDetector:
         """Return whether the first of two that have lost each other goes on: it alone is spared, or it alone has been with
         this head for longer, as the other came back.
         """
-        longer = one.back < other.back and not one.returning
-        return longer if self._equal(one, other) else self.spares(one.id.name)
+        return one.back < other.back if self._equal(one, other) else self.spares(one.id.name)
 
     # ---- silence
 

@@ -70,8 +70,8 @@ def test_without_a_prefix_cache_there_is_no_kv_to_go_by() -> None:
         Settings(kv_dispatch="owner", prefix_cache=False)
     with pytest.raises(SettingsError, match="kv_dispatch is 'nearest'; choose one of off, owner, recompute, least-busy"):
         Settings(kv_dispatch="nearest")
-    for name, value in {"proactive_copies": True, "cold_kv": "least-waste"}.items():
-        with pytest.raises(SettingsError, match=f"{name} is on, but kv_dispatch is off, so nothing is copied; set"):
+    for name, value, shown in (("proactive_copies", True, "on"), ("cold_kv", "least-waste", "least-waste")):
+        with pytest.raises(SettingsError, match=f"{name} is {shown}, but kv_dispatch is off, so nothing is copied; set"):
             Settings(**{name: value})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockwright.policies.cluster.reach import Sight, WorkerLosses, doubt, who_reaches, whom_to_ask
+from blockwright.policies.cluster.reach import Sight, WorkerLosses, both_live, doubt, who_reaches, whom_to_ask
 
 
 def test_two_gateways_are_asked_those_on_other_machines_first() -> None:
@@ -51,3 +51,9 @@ def test_only_lives_that_the_head_has_told_of_and_that_serve_are_lost() -> None:
     losses.look(["w0"], {"w0": 2}, {"w0": 2})
     assert losses.look([], {"w0": 2}, {}) == [], "it serves nothing"
     assert losses.look(["w0"], {"w0": 3}, {"w0": 3}) == [("w0", 2)], "its next life is another"
+
+
+def test_two_members_out_of_each_others_reach_both_live_on_unless_they_share_limits() -> None:
+    worker, gateway = "worker", "gateway"
+    assert all(both_live(*pair) for pair in ((worker, worker), (worker, gateway), (gateway, worker)))
+    assert not any(both_live(*pair) for pair in ((gateway, gateway), (worker, "predictor"), ("", ""), (gateway, "")))
