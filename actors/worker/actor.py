@@ -256,10 +256,11 @@ class Worker(Actor):
         own = [rows.submission[s].gateway for s in live if not rows.is_guest(s)]
         wanting = nodes_with_sequences(own, (leases.home(s) for s in live if rows.is_guest(s)))
         heard = {name: peers[name].heard for name in wanting if name in peers}
+        before = self._isolation.isolated
         if self._isolation.look(heard, self._loop.time()):
-            alone = self._isolation.isolated
-            log.warning("no node that sent requests is heard any more" if alone else "a node with requests is heard")
             self._wake()
+        if (alone := self._isolation.isolated) != before:
+            log.warning("no node that sent requests is heard any more" if alone else "a node with requests is heard")
 
     def _pass_by(self, machine: Machine) -> None:
         """Route all further calls through ``machine``, which stands before the state machine."""
@@ -492,7 +493,7 @@ class Worker(Actor):
         if self._over or self.node.life_over:
             return  # what is open ends, and nothing begins
         self._perform()
-        while state.open_plans < OPEN_PLANS and not self._isolation.isolated:
+        while state.open_plans < OPEN_PLANS and not self._isolation.stops(self._loop.time()):
             began = time.perf_counter()
             plan = self._machine.plan(self._loop.time())
             self._figures.planned(time.perf_counter() - began)

@@ -5,7 +5,9 @@ every node that has sequences at it has been silent for ``silence``: the gateway
 guests. It plans again when one of them is heard. Nothing is lost by that: its sequences keep their pages until they are
 ended from outside.
 
-Silence is counted only while the worker's own loop runs, so one that stood still blames no node. Pure; time is an argument.
+Silence is counted only while the worker's own loop runs, so one that stood still blames no node. It plans nothing, though,
+while the last sign of all of them is ``LONGEST`` times ``silence`` old, however it passed that time: if it is cut off, it
+stops within twice ``silence``. Pure; time is an argument.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 STALL_FACTOR = 1.5  # a look that comes later than this many periods counts as this many
+LONGEST = 1.5  # times ``silence``
 
 
 def nodes_with_sequences(gateways: Iterable[str], homes: Iterable[str]) -> set[str]:
@@ -34,9 +37,17 @@ class Isolation:
         self._silence, self._longest = silence, STALL_FACTOR * every
         self._heard: dict[str, tuple[float, float]] = {}  # node -> when it was last heard, and seconds of silence since
         self._looked = 0.0  # time of the last look
+        self._held = False  # nothing was planned for the age of the last sign
+
+    def stops(self, now: float) -> bool:
+        """Return whether to plan nothing now."""
+        newest = max((at for at, _ in self._heard.values()), default=now)
+        self._held = self._silence > 0 and now - newest >= LONGEST * self._silence
+        return self.isolated or self._held
 
     def look(self, heard: Mapping[str, float], now: float) -> bool:
-        """Note when each node that has sequences here was last heard. Return whether ``isolated`` has changed.
+        """Note when each node that has sequences here was last heard, by the clock of ``now``. Return whether to plan anew:
+        ``isolated`` has changed, or a plan was held back.
 
         A worker without sequences of others has nothing to stop.
         """
@@ -46,7 +57,7 @@ class Isolation:
         before = self.isolated
         silent = [seconds for _, seconds in self._heard.values()]
         self.isolated = self._silence > 0 and bool(silent) and min(silent) >= self._silence
-        return self.isolated != before
+        return self.isolated != before or self._held
 
     def _silent(self, node: str, at: float, passed: float) -> tuple[float, float]:
         last, seconds = self._heard.get(node, (at, 0.0))

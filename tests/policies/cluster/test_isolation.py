@@ -45,3 +45,22 @@ def test_a_node_that_is_new_has_been_heard() -> None:
 
 def test_who_has_sequences_is_a_gateway_of_ones_own_or_the_home_of_a_guest() -> None:
     assert nodes_with_sequences(["head/gateway", "g1/gateway", "g1/gateway"], ["w2"]) == {"head", "g1", "w2"}
+
+
+def test_a_worker_that_is_often_late_stops_within_twice_the_silence_and_goes_on_when_a_node_is_heard() -> None:
+    isolation = Isolation(2.0, 0.5)
+    isolation.look({"g0": 0.4, "g1": 0.0}, 0.5)
+    assert not isolation.stops(3.3)
+    isolation.look({"g0": 0.4, "g1": 0.0}, 3.3)
+    assert isolation.stops(3.4), "the last sign is three seconds old"
+    assert not isolation.isolated, "of which it was not there for two"
+    assert isolation.look({"g0": 3.5, "g1": 0.0}, 3.8), "so it plans anew"
+    assert not isolation.stops(3.8)
+    assert not isolation.look({"g0": 3.5, "g1": 0.0}, 4.3)
+
+
+def test_without_sequences_of_others_or_without_a_limit_no_sign_is_too_old() -> None:
+    for silence, heard in ((2.0, {}), (0.0, {"g0": 0.0})):
+        isolation = Isolation(silence, 0.5)
+        isolation.look(heard, 0.5)
+        assert not isolation.stops(60.0)
