@@ -28,14 +28,16 @@ def described(book: RequestBook, positions: QueuePositions, request: str, now: f
 
     It counts as waiting by the rule of ``TokenProgress.waits``, and has a place in the queue if it has not begun yet.
     ``starts_in`` is forecast from the rate at which requests ended lately; it is None while that rate is unknown.
-    ``chains`` has an entry for each choice.
+    ``chains`` has an entry for each choice, with the models whose components stand in (``donors``).
     """
     view, record = book.describe(request), book.parts.active.get(request)
     if view is None:
         return None
     numbers = itertools.count(choice_of(request) + 1)
     others = itertools.takewhile(bool, (book.describe(sequence_id(request_of(request), number)) for number in numbers))
-    view = dataclasses.replace(view, chains=[*view.chains, *(one for other in others if other for one in other.chains)])
+    chains = [*view.chains, *(one for other in others if other for one in other.chains)]
+    donors = book.parts.table.donors
+    view = dataclasses.replace(view, chains=[{**one, "donors": donors(one["used"])} for one in chains])
     if record is None or not record.progress.waits:
         return view
     progress = positions.progress(record, now)

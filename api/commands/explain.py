@@ -127,7 +127,9 @@ def chain_lines(chains: Sequence[View]) -> list[str]:
         if one["used"] == one["listed"]:
             lines.append(f"  chain{of}: {one['listed']}, its own{_because(one['why'])}")
         else:
-            lines.append(f"  chain{of}: {one['used']} in the place of {one['listed']}{_because(one['why'])}")
+            donors = one.get("donors", ())  # servers of earlier releases do not report it
+            by = f", with blocks of {' and '.join(donors)}" if donors else ""
+            lines.append(f"  chain{of}: {one['used']} in the place of {one['listed']}{by}{_because(one['why'])}")
         if found := one.get("similarity"):
             lines.append(f"  similarity{of}: {similarity_text(found, one['listed'])}")
     return lines

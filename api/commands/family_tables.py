@@ -26,13 +26,14 @@ def family_lines(families: Mapping[str, str]) -> list[str]:
 
 
 def chain_lines(applications: Iterable[View]) -> list[str]:
-    """Return a line for each model with variants that have served: the share of its sequences by chain."""
+    """Return a line for each model with variants that have served: how often each chain was chosen for it."""
     lines = []
     for one in applications:
         total = sum(one["chains"].values())
         parts = [f"{name or 'its own chain'} {count / total:.0%}" for name, count in one["chains"].items()]
         if any(one["chains"]):
-            lines.append(f"{one['id']} was served {total:,} time{'s' * (total != 1)}: {', '.join(parts)}")
+            times = f"{total:,} time{'s' * (total != 1)}"
+            lines.append(f"chains chosen for {one['id']}, {times} with switches: {', '.join(parts)}")
         if (found := one.get("similarity", {})).get("tokens"):
             count = found["answers"]
             lines.append(f"of {count:,} answer{'s' * (count != 1)} by others {similarity_text(found, one['id'])}")

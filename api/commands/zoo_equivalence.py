@@ -188,18 +188,19 @@ def pairs_table(way: Mapping[str, Any]) -> FittedTable:
 
 
 class ComparisonProgress:
-    """Lines on standard error that say how much is left, every few seconds."""
+    """Lines on standard error that say how much is left of the current step, every few seconds."""
 
     def __init__(self) -> None:
         self._last = self._began = time.monotonic()
         self._what, self._done = "", 0
+        self._first = 0  # tokens that were done when the step began
 
     def show(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
         if what != self._what or done < self._done:
-            self._what, self._began = what, now
+            self._what, self._began, self._first = what, now, done
         self._done = done
-        if done < total and now - self._last >= SECONDS and now > self._began:
-            left = (now - self._began) / done * (total - done)
-            print(f"{what}: {done:,} of {total:,} tokens; left: {left:.0f} s", file=sys.stderr, flush=True)
+        if self._first < done < total and now - self._last >= SECONDS:
+            left = (now - self._began) / (done - self._first) * (total - done)
+            print(f"{what}: {done:,} of {total:,} tokens; left of this step: {left:.0f} s", file=sys.stderr, flush=True)
             self._last = now

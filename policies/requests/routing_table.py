@@ -66,6 +66,19 @@ class RoutingTable:
         chain = self.chains.get(application)
         return application if chain is None else chain.served_as
 
+    def donors(self, variant: str) -> list[str]:
+        """Return the models whose components stand in for those of a variant's model, as far as they are served."""
+        chain = self.chains.get(variant)
+        if chain is None or (own := self.chains.get(chain.variant_of)) is None:
+            return []
+        strange = {one.id for one in chain.components if one.kind is not Kind.STITCH} - {one.id for one in own.components}
+        found = []
+        for model, application in self.models.items():
+            if shared := strange.intersection(one.id for one in self.chains[application].components):
+                strange -= shared
+                found.append(model)
+        return found
+
     def update(self, news: RoutesChanged, now: float) -> None:
         """Apply a publication of the controller.
 

@@ -127,6 +127,7 @@ async def test_a_variant_answers_as_its_chain_alone(tmp_path: Path) -> None:
     assert view["applications"]["b"]["chains"] == {}
     assert [(one["choice"], one["listed"]) for one in story["chains"]] == [(0, "a"), (1, "a"), (2, "a")]
     assert {(one["used"], one["why"].partition(" of ")[0]) for one in story["chains"]} == {("a", ""), ("a~1", "an estimate")}
+    assert {tuple(one["donors"]) for one in story["chains"] if one["used"] == "a~1"} == {("b",)}
     assert f'blockwright:variant_requests_total{{model_name="a",variant="a~1"}} {count}.0' in metrics
     stored = Zoo(root).tensors(Zoo(root).chain("a")) | Zoo(root).tensors(Zoo(root).chain("b"))
     assert view["parameter_bytes"] == sum(tensor.nbytes for tensor in stored.values()), "no byte more than both models"
@@ -254,7 +255,8 @@ async def test_an_overloaded_fine_tune_answers_through_stitched_blocks_of_its_wi
     for n, ((name, choice), story) in enumerate(zip(found, stories, strict=True)):
         assert choice == (alone if name else own)[n]
         (line,) = chain_lines(story["chains"]) or ("",)
-        assert f"{variant} in the place of {SUPPORT}: " in line if name else variant not in line
+        used = f"{variant} in the place of {SUPPORT}, with blocks of {siblings.WIDE}: "
+        assert used in line if name else variant not in line
     assert {found[n][0] for n in through} == {variant}
     assert all(alone[n] != own[n] for n in through)
 

@@ -85,7 +85,7 @@ def fit(
     """
     weights, spreads = least_squares(pair, rows, progress)
     kept = rounded(weights, dtype)
-    least = measure(pair, kept, validation)
+    least = measure(pair, kept, validation, progress)
     found = dict(least)
     trainer = _Trainer(pair, weights, spreads, rows, plan, ("weight", "bias"))
     for stage in range(len(pair.points)):
@@ -93,14 +93,14 @@ def fit(
         shares = SHARES if stage == len(pair.points) - 1 else SHARES[:1]
         for share in shares:
             candidate = rounded({name: one.lerp(trainer.weights[name], share) for name, one in weights.items()}, dtype)
-            figures = measure(pair, candidate, validation)
+            figures = measure(pair, candidate, validation, progress)
             if is_better(figures, found, least):
                 kept, found = candidate, figures
     trainer = _Trainer(pair, kept, spreads, rows, plan, ("bias",))
     for stage in range(len(pair.points)):
         trainer.advance(stage, progress)
     candidate = rounded(trainer.weights, dtype)
-    for number, (point, one) in enumerate(measure(pair, candidate, validation).items()):
+    for number, (point, one) in enumerate(measure(pair, candidate, validation, progress).items()):
         if one.is_no_worse(found[point]):
             kept["bias"][number], found[point] = candidate["bias"][number], one
     return FittedStitches(kept, least, found)
@@ -139,13 +139,15 @@ def least_squares(pair: StitchedPair, rows: Sequence[Row], progress: Progress) -
 
 
 @torch.no_grad()
-def measure(pair: StitchedPair, weights: Weights, rows: Sequence[Row]) -> dict[StitchPoint, StitchFigures]:
+def measure(
+    pair: StitchedPair, weights: Weights, rows: Sequence[Row], progress: Progress
+) -> dict[StitchPoint, StitchFigures]:
     """Return the figures of the chain that goes over at each point, against the other model alone."""
     points = pair.points
     out = pair.other.head.hidden
     sums = torch.zeros(len(points), 4, dtype=torch.float64)  # of distances, of divergences, of cosines, of squares
     means_NE = torch.zeros(len(points), out, dtype=torch.float64)
-    count = 0
+    count, total = 0, sum(map(len, rows))
     for tokens_BL, chosen in _batches(rows):
         mine, theirs = _passages(pair, tokens_BL)
         before_PV = _log_probabilities(pair.other, theirs[-1], chosen)
@@ -159,6 +161,7 @@ def measure(pair: StitchedPair, weights: Weights, rows: Sequence[Row]) -> dict[S
             sums[i, 2] += F.cosine_similarity(after_PV.exp(), before_PV.exp(), dim=-1).sum()
             sums[i, 3] += entered_PE.double().square().sum()
             means_NE[i] += entered_PE.sum(0, dtype=torch.float64)
+        progress("validation", count, total)
     sums, means_NE = sums / count, means_NE / count
     spreads = (sums[:, 3] - means_NE.square().sum(-1)).clamp(min=torch.finfo(torch.float32).tiny)
     figures = torch.stack((sums[:, 0] / spreads, sums[:, 1], sums[:, 2]), -1).tolist()

@@ -333,7 +333,7 @@ class RequestView:
     guesses: dict[str, Any] | None = None  # of its hidden states: {"made", "accepted", "approximate"}; None: there were none
     variant: str = ""  # the variants that serve it or gave tokens; "": none
     switches: list[dict[str, Any]] = field(default_factory=list)  # between chains, after its first attempt (``ChainSwitch``)
-    chains: list[dict[str, Any]] = field(default_factory=list)  # of each choice: {"choice", "listed", "used", "why"}
+    chains: list[dict[str, Any]] = field(default_factory=list)  # of each: {"choice", "listed", "used", "why", "donors"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ def test_each_choice_has_its_chain() -> None:
         "  chain of choice 1: a~1 in the place of a: less work is ahead there",
         "  chain of choice 2: a, its own: its variant has no route any more",
     ]
+    donated = {**other, "donors": ["b", "c"]}
+    assert chain_lines([donated]) == ["  chain: a~1 in the place of a, with blocks of b and c: less work is ahead there"]
     scored = {**other, "similarity": {"answers": 1, "tokens": 8, "agreed": 0.75, "logprob": -0.5}}
     assert chain_lines([scored])[1:] == [
         "  similarity: 75.0% of 8 tokens are the likeliest of a, mean log-probability -0.500"

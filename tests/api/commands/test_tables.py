@@ -67,8 +67,8 @@ def test_equal_idle_adapters_are_a_group() -> None:
 def test_a_model_that_variants_served_has_the_shares_of_its_chains() -> None:
     served = [model("a", chains={"": 3, "a~1": 1}), model("b", chains={"": 2}), model("c", chains={"c~2": 1})]
     assert chain_lines([*served, model("d")]) == [
-        "a was served 4 times: its own chain 75%, a~1 25%",
-        "c was served 1 time: c~2 100%",
+        "chains chosen for a, 4 times with switches: its own chain 75%, a~1 25%",
+        "chains chosen for c, 1 time with switches: c~2 100%",
     ]
     scored = model("a", chains={"a~1": 1}, similarity=Similarity(1, 40, 35, -20.0).view())
     assert chain_lines([scored])[1:] == [

@@ -222,8 +222,8 @@ def test_progress_says_how_much_is_left(capsys: pytest.CaptureFixture[str], monk
     shown.show("damage", 10, 2000)
     shown.show("damage", 1010, 2000)
     assert capsys.readouterr().err.splitlines() == [
-        "similarity: 1,100 of 2,000 tokens; left: 4 s",
-        "damage: 1,010 of 2,000 tokens; left: 6 s",
+        "similarity: 1,100 of 2,000 tokens; left of this step: 4 s",
+        "damage: 1,010 of 2,000 tokens; left of this step: 6 s",
     ]
 
 

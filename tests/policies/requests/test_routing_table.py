@@ -141,3 +141,25 @@ def test_a_route_through_a_worker_that_ended_waits_for_the_next_update() -> None
     assert made.routes["m"] == [route("w1")]
     made.update(RoutesChanged(2, [CHAIN], [route("w0"), route("w1")], []), 4.0)
     assert made.routes["m"] == [route("w0"), route("w1")]
+
+
+def test_the_donors_of_a_variant_are_the_models_with_the_components_that_its_model_lacks() -> None:
+    def of(name: str, ids: bytes, variant_of: str = "", place: int = 0) -> Chain:
+        stitch = Component(b"s" * 16, Kind.STITCH, 100, 8, 8)
+        parts = [stitch if id == ord("s") else Component(bytes([id]) * 16, Kind.MLP, 100, 8, 8) for id in ids]
+        return Chain(name, (Block(tuple(parts)),), 64, variant_of=variant_of, place=place)
+
+    chains = [
+        of("a", b"kxy"),
+        of("b", b"kXz", place=1),
+        of("c", b"kXY", place=2),
+        of("a~1", b"ksXsy", "a"),
+        of("a~2", b"kXY", "a"),
+    ]
+    made = RoutingTable(["a"])
+    made.update(RoutesChanged(1, chains, [], []), 0.0)
+    assert made.donors("a~1") == ["b"], "one that has it is enough; a stitch is of no model"
+    assert made.donors("a~2") == ["b", "c"]
+    assert made.donors("a") == made.donors("gone") == []
+    made.update(RoutesChanged(2, [], [], [], since=1, withdrawn=["b", "c"]), 0.0)
+    assert made.donors("a~2") == []

@@ -53,7 +53,7 @@ def test_an_exact_change_of_basis_is_found(tmp_path: Path, back: bool) -> None:
     assert torch.allclose(weights["weight"], exact, atol=2e-3)
     assert weights["bias"].abs().max() < 2e-3
     assert len(pair.points) == 5
-    for one in measure(pair, weights, HELD_OUT).values():
+    for one in measure(pair, weights, HELD_OUT, quiet).values():
         assert one.distance < 1e-4
         assert one.kl < 1e-4
         assert one.similarity > 0.9999
@@ -81,8 +81,8 @@ def test_training_is_nowhere_worse_and_better_on_the_whole(tmp_path: Path) -> No
     pair = paired(tmp_path, 0.4)
     plan = StitchTraining(steps=4, rate=2e-3)
     found = fit(pair, ROWS, HELD_OUT, plan, torch.float32, quiet)
-    assert found.least == measure(pair, rounded(least_squares(pair, ROWS, quiet)[0], torch.float32), HELD_OUT)
-    assert found.kept == measure(pair, found.weights, HELD_OUT), "the figures are of what is stored"
+    assert found.least == measure(pair, rounded(least_squares(pair, ROWS, quiet)[0], torch.float32), HELD_OUT, quiet)
+    assert found.kept == measure(pair, found.weights, HELD_OUT, quiet), "the figures are of what is stored"
     assert all(one.is_no_worse(found.least[point]) for point, one in found.kept.items())
     better = [point for point, one in found.kept.items() if one.loss < found.least[point].loss]
     assert len(better) > 1
@@ -117,7 +117,7 @@ def test_figures_are_those_of_the_chain_row_by_row(tmp_path: Path) -> None:
             entered_all.append(entered[0])
     made, entered = torch.cat(made_all), torch.cat(entered_all)
     distance = float((made - entered).square().sum() / (entered - entered.mean(0)).square().sum())
-    found = measure(pair, weights, HELD_OUT)[point]
+    found = measure(pair, weights, HELD_OUT, quiet)[point]
     assert (found.distance, found.kl, found.similarity) == pytest.approx((distance, kl / count, cosine / count), rel=1e-3)
 
 
