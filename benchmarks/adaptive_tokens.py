@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,13 +54,13 @@ class Plan:
 
     size: str = "W"
     dtype: str = "bf16"
-    rounds: int = 3
+    rounds: int = 9
     tokens: int = 48
     scales: tuple[float, ...] = SCALES
 
     @classmethod
     def chosen(cls, quick: bool) -> Plan:
-        return cls(rounds=1, tokens=24, scales=SCALES[-1:]) if quick else cls()
+        return cls(rounds=2, tokens=24, scales=SCALES[-1:]) if quick else cls()
 
 
 def bars(plan: Plan) -> list[Bar]:
@@ -96,10 +97,8 @@ async def compared(report: Report, plan: Plan, server: Served, made: StoredSurro
     name = case(plan, scale)
     plain = (await measured(server, asked, plan.tokens, {"draft": OFF}))[1].answers
     for number in range(-1, plan.rounds):  # the first is not counted
-        wanted = {1, *(g + 1 for g in FIXED)}
-        layers = {n: usual(kernels.lower(1, n), REPEATS) + usual(kernels.upper(1, n), REPEATS) for n in wanted}
-        whole = {n: layers[n] + usual(kernels.head(n), REPEATS) for n in wanted}
-        saved = layers[1] * (1 - 2 / SIZES[plan.size].layers) * (1 - made.time_ratio)  # all layers but two
+        layers, whole = passages(kernels)
+        saved = layers * (1 - 2 / SIZES[plan.size].layers) * (1 - made.time_ratio)  # all layers but two
         off, _ = await measured(server, asked, plan.tokens, {"draft": OFF})
         for g in FIXED:
             rate, done = await measured(server, asked, plan.tokens, {"draft_tokens": g})
@@ -110,6 +109,21 @@ async def compared(report: Report, plan: Plan, server: Served, made: StoredSurro
             ideal = done.of_round * ideal_share(1 / off, whole[1], g * (whole[1] - saved), whole[g + 1])
             figures = {"speedup": rate / off, "ideal": ideal, "of_ideal": rate / off / ideal, "saved": saved / whole[1]}
             report.add(f"{name}/g{g}", OURS, figures | {"tokens_per_round": done.of_round, "own": 1 - whole[1] * off})
+
+
+def passages(kernels: Segments) -> tuple[float, dict[int, float]]:
+    """Return the processor seconds of the layers for one position, and of the whole model by number of positions.
+
+    All are measured in turns: what else the machine does changes the time of a passage by half within a second.
+    """
+    parts = {n: (kernels.lower(1, n), kernels.upper(1, n), kernels.head(n)) for n in (1, *(g + 1 for g in FIXED))}
+    times = {(n, i): list[float]() for n in parts for i in range(3)}
+    for _ in range(REPEATS):
+        for n, calls in parts.items():
+            for i, call in enumerate(calls):
+                times[n, i].append(usual(call, 1))
+    found = {key: statistics.median(one) for key, one in times.items()}
+    return found[1, 0] + found[1, 1], {n: sum(found[n, i] for i in range(3)) for n in parts}
 
 
 def ideal_share(plain: float, one: float, drafts: float, verified: float) -> float:

@@ -155,9 +155,4 @@ OPEN: dict[str, dict[str, str]] = {
             "15 % more, for reasons that a decision gives"
         ),
     },
-    "adaptive": {
-        "Drafts across a bottleneck reach 0.85 of what the kernels' times allow": (
-            "0.71 to 0.84 in four of six cases; why is not fully known (decisions, adaptive)"
-        ),
-    },
 }
