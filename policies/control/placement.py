@@ -159,7 +159,7 @@ class Placement:
             one.ended = True
             one.served.planned.remove(one)
             for hop in one.hops:
-                hop.residency.hops[one.route.application].remove(hop)
+                hop.residency.end(hop)
         self.cut()
 
     def _open(self) -> dict[str, Residency]:

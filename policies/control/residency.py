@@ -204,6 +204,15 @@ class Residency:
         self.hops.setdefault(name, []).append(planned)
         return planned
 
+    def end(self, hop: PlannedHop) -> None:
+        """Remove a hop of a route that has ended. What came late and misses nothing any more waits for no restore."""
+        name = hop.route.route.application
+        self.hops[name].remove(hop)
+        if name in self.late and not self.misses(name):
+            self.late.discard(name)
+            self.refused.pop(name, None)
+            self._sort(name)
+
     def clear(self) -> None:
         """Reset to an empty worker: an incarnation began or ended."""
         self.serve(False)

@@ -82,7 +82,7 @@ class Scaling(Party):
             case MemoryLacks(_, why):
                 self.policy.lacking(why)
             case HeadChanged():
-                return self._order_again(view)
+                return self._order_again(view, now)
             case WorkerEnters(worker, labels) if worker not in view.workers:
                 return self._take_in(worker, labels, view)
             case WorkerEnters(worker, labels) if not view.workers[worker].joined:
@@ -109,8 +109,11 @@ class Scaling(Party):
                 return self._restart(worker, cause)
         return ()
 
-    def _order_again(self, view: Holdings) -> Conclusions:
-        """Order what the head before may not have got done: starts, drains and ends of workers."""
+    def _order_again(self, view: Holdings, now: float) -> Conclusions:
+        """Order what the head before may not have got done: starts, drains and ends of workers.
+
+        Of one that had joined it may have kept no more than the name, and both ended then.
+        """
         for worker in [*self.given_up]:
             self._take_up(worker)
         for worker, record in view.workers.items():
@@ -122,6 +125,9 @@ class Scaling(Party):
         for worker in self.policy.draining:
             if worker not in view.workers:
                 yield StopWorker(worker)
+        for worker, record in view.workers.items():
+            if record.joined and record.state == "down":
+                yield from self._leave(worker, "it did not come to the new head", 0.0, view, now)
 
     def _take_in(self, worker: str, labels: Mapping[str, str], view: Holdings) -> Conclusions:
         """Place on a worker that has joined what fits there."""
@@ -155,7 +161,7 @@ class Scaling(Party):
         if routes := view.placement.of_stranded(worker):
             yield PlanRoutes(Claimant.SERVING, f"worker {worker} has left", tuple(routes))
         yield Discharge(worker)
-        yield StopWorker(worker, joined=view.workers[worker].last)
+        yield StopWorker(worker, joined=max(1, view.workers[worker].last))  # 0: it has a supervisor
 
     def _restart(self, worker: str, cause: str) -> Conclusions:
         """Let the next life of a worker serve, whose last one was asked to end; give up one whose program is not there."""

@@ -250,3 +250,19 @@ def test_what_workers_tell_themselves_is_no_decision() -> None:
     assert state.decided == decided
     followed(state, events.DrainWorker("w1", True))
     assert state.decided > decided
+
+
+def test_a_worker_of_which_only_the_name_was_kept_is_forgotten() -> None:
+    """It and the head before ended as it joined."""
+    state = ControllerState(["w0"], 0.0)
+    for event in (events.Serve((application("a"),)), events.WorkerStarting("w0", 1, 7), events.WorkerUp("w0", 1)):
+        state.handle(event, 0.0)
+    state.handle(events.WorkerEnters("j0", {}), 0.0)
+    adopted = adopt(ControllerState(["w0"], 0.0), travelled(state), [ToldWorker("w0", 1, 7, 1, None, ())], 1)
+    effects = [effect for event in adopted.events for effect in adopted.state.handle(event, 1.0)]
+    assert [effect for effect in effects if isinstance(effect, events.VacateWorker)] == [
+        events.VacateWorker("j0", 0.0, "it did not come to the new head")
+    ]
+    effects = adopted.state.handle(events.Vacated("j0"), 2.0)
+    assert events.StopWorker("j0", joined=1) in effects
+    assert [*adopted.state.workers] == ["w0"]
