@@ -26,7 +26,8 @@ Owns the tags, the shape of each message and its check on arrival; bodies of cal
     CLAIMED                                     head to a member: the actor that stands for it lives again
     WHERE      node                             a member to head: where is it? BOOK answers if it is up
     CUT        node, incarnation, cause         head to a member: take it for down until BOOK says where it is
-    HEALED     node, incarnation                a member to head: it reaches a node again from which it was cut off
+    HEALED     node, incarnation                a member to head: it reaches a node again from which it was cut off;
+                                                head to a member: it does, and its word that it lost it is void
 
 No message ever changes its shape, since neighbouring releases speak; a new one has a tag of its own.
 Ids and numbers of one sender rise; of what makes a node act, ``NUMBERED``, none is obeyed twice, nor a late copy at all.

@@ -108,6 +108,11 @@ class AddressBook:
         if cut:
             self._changed()
 
+    def acquit(self, reporter: PeerId, accused: PeerId) -> None:
+        """Tell a member that its accusation is void, so that it does not tell the next head of it."""
+        for peer in self._of(reporter):
+            self._node.peering.notify(peer, [envelope.HEALED, accused.name, accused.incarnation])
+
     def ended(self, node: PeerId) -> None:
         """Forget the pairs of a life that is over."""
         self._answered = {pair: one for pair, one in self._answered.items() if node not in pair}

@@ -140,9 +140,10 @@ class FailureDetector:
         accuser = self._members.find(reporter)
         if member.state == "down" or accuser is None or accuser.state == "down":
             return
-        if self._book.decided(member.id, reporter, since):
-            return
         both = self.keep_both(member.id.name, reporter.name)
+        if both and self._book.decided(member.id, reporter, since):
+            self._book.acquit(reporter, member.id)
+            return
         near = not member.returning and not member.missed and member.silent < 2 * rules.heartbeat
         recent = not (both or self._equal(member, accuser)) and now - max(member.back, accuser.back) < rules.silence
         if (both and not near) or (rules.grace and (self._lost_most or not near or self.slept or recent)):

@@ -89,7 +89,7 @@ class HeadFollower:
         self._terms = MemberTerms()
         self._state, self._since = ALONE, clock.now()
         self._why = ""  # it is headless
-        self._accused: dict[PeerId, str] = {}  # peers that it gave up without a head, until one says that they are down
+        self._accused: dict[PeerId, str] = {}  # peers that it gave up without a head, until one has decided on them
         self._silences: dict[PeerId, SilenceCount] = {}
         self._awake = AwakeTime(clock.now(), self._terms.heartbeat / 2)
         self._timer: Timer | None = None
@@ -166,7 +166,7 @@ class HeadFollower:
         self._accused[peer] = cause
 
     def acquit(self, peer: PeerId) -> None:
-        """Forget a peer that the head has declared down."""
+        """Forget a peer that the head has decided on: it is down, or cut off from this node, or reached again."""
         self._accused.pop(peer, None)
 
     def on_ticket(self, text: str) -> None:

@@ -104,10 +104,11 @@ class Peering:
         assert self._transport is not None, "a node that does not listen meets no other"
         self._transport.know(peer, endpoint)
         for older in self.cuts.end(peer.name):
-            self.follower.acquit(older)
             if older != peer:
+                self.follower.acquit(older)
                 self._transport.disconnect(older)
         if (known := self._table.current.get(peer.name)) is not None:
+            self.follower.acquit(known.id)
             self.declare_down(Down(known.id.name, known.incarnation, f"replaced by incarnation {peer.incarnation}"))
         known = Peer(peer, endpoint, self._clock.now())
         self._table.add(known)
@@ -325,7 +326,10 @@ class Peering:
                 self.follower.acquit(PeerId(name, incarnation))
                 self.declare_down(Down(name, incarnation, cause))
         elif tag == envelope.CUT:
-            self.cut_off(Down(check_name(fields[0]), fields[1], fields[2]))
+            self.follower.acquit(PeerId(check_name(fields[0]), fields[1]))
+            self.cut_off(Down(*fields))
+        elif tag == envelope.HEALED:
+            self.follower.acquit(PeerId(check_name(fields[0]), fields[1]))
         elif tag == envelope.TICKET:
             self.follower.on_ticket(fields[0])
         elif tag == envelope.CLAIMED:

@@ -56,6 +56,15 @@ def test_the_safety_properties_hold_when_heads_die(chunk: int) -> None:
     assert heads > 8, "heads died"
 
 
+@pytest.mark.parametrize("seed", [20_220, 20_921])
+def test_an_accusation_stands_until_a_head_has_decided_on_it(seed: int) -> None:
+    """Two met again under the next head of which one had taken the other for down: neither was declared down (20,220), or
+    the head died before it decided (20,921).
+    """
+    for one in seeds(1, first=seed):
+        Game(one, heads=3).play()
+
+
 @claim("Transfers through device slots end once and come whole, whatever dies, breaks or is lost", of="actor-runtime")
 @pytest.mark.parametrize("chunk", parts(20, 1))
 def test_the_safety_properties_hold_with_device_slots(chunk: int) -> None:
