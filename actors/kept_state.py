@@ -7,6 +7,7 @@ keeps nothing; what it holds is then not known, so it is not adopted.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import zlib
 from collections.abc import Coroutine, Iterable, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 import msgpack
 
 from ..policies.control.adoption import ToldGateway, ToldWorker
+from ..policies.control.state import ControllerState
 from ..policies.plain import Plain
 from ..runtime.base.errors import RuntimeFault
 from ..runtime.node.node import Node
@@ -25,8 +27,17 @@ TELL_SECONDS = 2.0  # seconds for a member to answer
 QUICK = 1  # level of compression
 
 
-def pack_state(snapshot: dict[str, Plain]) -> bytes:
-    return zlib.compress(msgpack.packb(snapshot), QUICK)
+def pack_state(state: ControllerState) -> bytes:
+    """Return a state in packed form. Nothing that is made for it becomes garbage of cycles; to search for that would take
+    as long again in a large cluster.
+    """
+    searches = gc.isenabled()
+    gc.disable()
+    try:
+        return zlib.compress(msgpack.packb(state.snapshot()), QUICK)
+    finally:
+        if searches:
+            gc.enable()
 
 
 def unpack_state(packed: bytes) -> dict[str, Plain]:

@@ -119,7 +119,7 @@ class RoutePublisher:
     def _pack(self) -> list[Ref]:
         """Pack the state if something was decided since; return the members that do not keep it yet."""
         if self._kept is None or self._kept_decided != self._state.decided:
-            self._kept = KeptState(self._node.incarnation, self._state.version, pack_state(self._state.snapshot()))
+            self._kept = KeptState(self._node.incarnation, self._state.version, pack_state(self._state))
             self._kept_decided = self._state.decided
             self._keep_it.clear()
         keepers = {str(one.address): one for one in self._keepers()}

@@ -198,7 +198,8 @@ class ComparisonProgress:
     def show(self, what: str, done: int, total: int) -> None:
         now = time.monotonic()
         if what != self._what or done < self._done:
-            self._what, self._began, self._first = what, now, done
+            self._what, self._began = what, now
+            self._first = done
         self._done = done
         if self._first < done < total and now - self._last >= SECONDS:
             left = (now - self._began) / (done - self._first) * (total - done)
