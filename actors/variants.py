@@ -37,6 +37,10 @@ NO_PAIR = (
     "adaptive.%s is %s, but no served application has an equivalent block; compare them: blockwright zoo equivalence, "
     "and serve the other one, too"
 )
+TOO_FEW = (
+    "accuracy.%s names %d models that are served, and %d of them may answer in the place of %s: half of the setting "
+    "variants; set variants=%d"
+)
 
 
 def check_adaptive(settings: Settings, checkpoints: Mapping[str, Checkpoint], added: Collection[str] | None = None) -> None:
@@ -71,8 +75,9 @@ def _check_order(name: str, settings: Settings, checkpoints: Mapping[str, Checkp
         if other not in checkpoints:
             raise SettingsError(f"{named}, which is not served; there are: {listed(checkpoints)}")
         one, own = checkpoints[other], checkpoints[name]
-        if one.deltas or one.embeds or settings.worker.stages(other) > 1:
-            raise SettingsError(f"{named}, which is an adapter, gives vectors or is spread over workers; leave it out")
+        spread = "is spread over workers" if settings.worker.stages(other) > 1 else ""
+        if why := ("is an adapter" if one.deltas else "gives vectors" if one.embeds else spread):
+            raise SettingsError(f"{named}, which {why}, so it cannot answer in another's place; leave it out")
         if not same_tokens(tokens_of(one), tokens_of(own)):
             raise SettingsError(
                 f"{named}, which has other tokens than {name}, so it cannot answer in its place; leave it out"
@@ -105,14 +110,17 @@ def variants_of(
             continue
         ranks = accuracy_ranks(name, settings.models.accuracy_order(name)) if mode == "any" else {}
         components = [part.id.hex() for part in served[name].components]
-        less: list[Variant | Application] = [served[one] for one in sorted(ranks, key=ranks.__getitem__) if one in served]
+        listed_ones = [served[one] for one in sorted(ranks, key=ranks.__getitem__) if one in served]
+        less: list[Variant | Application] = [*listed_ones]
         chains = {tuple(part.id.hex() for part in served[one].components) for one in ranks if one in served}
         most = settings.models.variants
         alike = less_accurate(components, _equivalents(name, checkpoints, served, alike=True), ranks, most)
         less += [one for one in alike if swapped(components, one.swaps) not in chains]
         less = less[: most // 2]
         every = [*make_variants(components, _equivalents(name, checkpoints, served), most - len(less)), *less]
-        if most and not every:
+        if most and len(listed_ones) > most // 2:
+            log.warning(TOO_FEW, name, len(listed_ones), most // 2, name, 2 * len(listed_ones))
+        elif most and not every:
             log.warning(NO_PAIR, name, mode)
         own = served[name]
         for number, one in enumerate(every, start=1):

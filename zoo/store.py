@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from .errors import OriginError, StorageError, ZooError
 from .layout import TENSOR_NAME, Layout, tensor_header
 from .records import StoredTensor
 
+log = logging.getLogger(__name__)
 ARRIVING = "arriving"  # how files in ``tmp`` begin that are not whole yet
 IN_MEMORY = "/proc/self/fd/"  # how paths of tensors begin that lie in this process's memory
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -126,6 +128,7 @@ class Store:
                     f"store {self.layout.root} is full ({held}): what does not fit is not kept, and is fetched again "
                     "when it is needed; give it more (--set store_size=...), or empty it with 'blockwright zoo gc'"
                 )
+                log.warning("%s", self.full)
             self.used += 0 if self.full else nbytes
             return not self.full
 
@@ -137,10 +140,12 @@ class Store:
     def give_up(self, error: OSError) -> None:
         """Keep nothing more: the file system refuses."""
         remedy = "free some room there" if error.errno in _NO_ROOM else "check the folder"
-        self.full = self.full or (
-            f"store {self.layout.root} keeps nothing more ({error.strerror}): what comes is fetched again when needed; "
-            f"{remedy}, then restart the worker"
-        )
+        if not self.full:
+            self.full = (
+                f"store {self.layout.root} keeps nothing more ({error.strerror}): what comes is fetched again when needed; "
+                f"{remedy}, then restart the worker"
+            )
+            log.warning("%s", self.full)
 
 
 class ArrivingTensor:

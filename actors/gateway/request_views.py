@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...policies.requests.book.book import RequestBook
@@ -28,21 +28,30 @@ def described(book: RequestBook, positions: QueuePositions, request: str, now: f
 
     It counts as waiting by the rule of ``TokenProgress.waits``, and has a place in the queue if it has not begun yet.
     ``starts_in`` is forecast from the rate at which requests ended lately; it is None while that rate is unknown.
-    ``chains`` has an entry for each choice, with the models whose components stand in (``donors``).
+    ``chains``, ``variant`` and ``switches`` are of all choices; ``chains`` names the models whose components stand in.
     """
     view, record = book.describe(request), book.parts.active.get(request)
     if view is None:
         return None
     numbers = itertools.count(choice_of(request) + 1)
-    others = itertools.takewhile(bool, (book.describe(sequence_id(request_of(request), number)) for number in numbers))
-    chains = [*view.chains, *(one for other in others if other for one in other.chains)]
-    donors = book.parts.table.donors
-    view = dataclasses.replace(view, chains=[{**one, "donors": donors(one["used"])} for one in chains])
+    others = (book.describe(sequence_id(request_of(request), number)) for number in numbers)
+    view = _of_choices([view, *filter(None, itertools.takewhile(bool, others))], book.parts.table.donors)
     if record is None or not record.progress.waits:
         return view
     progress = positions.progress(record, now)
     starts = book.parts.overload.pace.starts_in(progress.place, now) if progress.place else None
     return dataclasses.replace(view, state="waiting", place=progress.place, queued=progress.queued, starts_in=starts)
+
+
+def _of_choices(views: Sequence[RequestView], donors: Callable[[str], list[str]]) -> RequestView:
+    """Return the view of the first choice, with the chains of all."""
+    variants = dict.fromkeys(name for one in views for name in one.variant.split(", ") if name)
+    return dataclasses.replace(
+        views[0],
+        chains=[{**chain, "donors": donors(chain["used"])} for one in views for chain in one.chains],
+        variant=", ".join(variants),
+        switches=[{"choice": choice_of(one.id), **switch} for one in views for switch in one.switches],
+    )
 
 
 def listed(book: RequestBook, positions: QueuePositions, viewer: Viewer, limit: int, now: float) -> list[RequestLine]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ...policies.cluster.launching import EXAMPLE, LaunchTemplate, TemplateError
+from ...policies.cluster.worker_size import LEAST
 from .autoscaling import AutoscaleSettings
 from .errors import SettingsError
 from .joining import JoinSettings
@@ -102,7 +103,16 @@ class LaunchSettings(SettingsPart):
         if self.launcher == COMMAND:
             if not self.launch_command:
                 raise SettingsError(f"launcher is {COMMAND}, but launch_command is empty; give one such as '{EXAMPLE}'")
-            _ = self.template
+            placeholders = self.template.placeholders
+            if self.launch_devices and "devices" not in placeholders:
+                raise SettingsError(
+                    f"launch_devices is {self.launch_devices}, but launch_command has no {{devices}}; put {{devices}} where "
+                    "the number goes, or leave launch_devices out"
+                )
+        if 0 < self.launch_memory < LEAST:
+            raise SettingsError(
+                f"launch_memory is {self.launch_memory}, which holds no model; give at least {LEAST} bytes, or 0"
+            )
 
     def check_beside(self, joining: JoinSettings, worker: WorkerSettings, autoscaling: AutoscaleSettings) -> None:
         """Refuse launched workers that could not join, and a launcher that is asked for nothing."""

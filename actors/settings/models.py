@@ -84,6 +84,13 @@ class ModelSettings(SettingsPart):
         order = self.accuracy.get(name, "").strip()
         return [one.strip() for one in order.split(",")] if order else []
 
+    def _check_variants(self) -> None:
+        """Refuse settings of variants that have no effect."""
+        varied = [name for name, mode in self.adaptive.items() if mode != "off"]
+        for one in ("variants", "switches", "similarity_share"):
+            if not varied and (value := getattr(self, one)) != self.__dataclass_fields__[one].default:
+                raise SettingsError(f"{one} is {value}, but no model has adaptive; set adaptive.NAME, or leave {one} out")
+
     def _check_accuracy(self, name: str) -> None:
         """Refuse an order that nothing uses, or with a model that is not served."""
         if self.adaptive.get(name) != "any":
@@ -115,6 +122,7 @@ class ModelSettings(SettingsPart):
                 raise SettingsError(f"adaptive.{name} names no application; there are: {listed(self.applications)}")
             if mode not in ("off", "equal", "any"):
                 raise SettingsError(f"adaptive.{name} is {mode!r}; give off, equal or any")
+        self._check_variants()
         for name in self.accuracy:
             self._check_accuracy(name)
         for name, mode in self.adaptive.items():

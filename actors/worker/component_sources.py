@@ -83,7 +83,6 @@ class ComponentSources:
         self._places: dict[bytes, TensorRef] = {}  # of tensors in files here, by hash
         self._expected: dict[str, Expected] = {}  # by hash
         self._turns = asyncio.Semaphore(TOGETHER)
-        self._told = ""  # what was said of the store last
         self._sums = Counter[str]()
 
     @classmethod
@@ -332,7 +331,7 @@ class ComponentSources:
             if not arriving.whole:
                 continue  # the next one gives the rest
             if (ref := await asyncio.to_thread(arriving.finish)) is not None:
-                self._tell(arriving)
+                self._count_unstored(arriving)
                 return ref
             self._damaged(tensor, givers, faults)
             if len(givers) > 1 and not again:  # one of them gave good bytes, perhaps: each is asked for the whole
@@ -366,10 +365,7 @@ class ComponentSources:
             if arriving.filled == before or attempt == TRIES - 1:
                 raise fault
 
-    def _tell(self, arriving: ArrivingTensor) -> None:
-        """Say it once if the store keeps nothing more."""
+    def _count_unstored(self, arriving: ArrivingTensor) -> None:
+        """Count what the store does not keep."""
         if arriving.in_memory and self._store is not None:
             self._sums["unstored_parameter_bytes"] += arriving.in_memory
-            if self.full != self._told:
-                self._told = self.full
-                log.warning("%s", self.full)

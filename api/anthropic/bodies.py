@@ -130,6 +130,7 @@ _SHARED = (
     Field("metadata", Record((Field("user_id", Text(), "Accepted."),)), "Accepted."),
     Field("service_tier", OneOf((STANDARD, *TIERS)), "Anthropic's auto or standard_only, or one of OpenAI's tiers."),
     Field("cache_control", Anything(), "Accepted: prefixes are cached without it."),
+    Field("adaptive", Flag(), "Allow a variant, a chain with equivalent blocks, to answer; default: true."),
 )
 _LIMIT = "Most tokens of the answer; 0: only compute the prompt, for the prefix cache."
 MESSAGE_FIELDS = (*_SHARED, Field("max_tokens", Integer(0, LARGEST), _LIMIT, required=True))
@@ -152,17 +153,18 @@ _ELSEWHERE = "this endpoint takes Anthropic's fields: leave it out, or use /v1/c
 def _foreign() -> dict[str, ForeignField]:
     """Return the fields of other endpoints and servers with the remedies of this endpoint."""
     own = {field.name for field in MESSAGE_FIELDS}
-    made = {
-        field.name: ForeignField(_ELSEWHERE, (*NOTHING, field.default))
-        for field in CHAT_OPTIONS
-        if field.name not in HARMLESS
-    }
+    made = {field.name: ForeignField(_ELSEWHERE, _nothing(field)) for field in CHAT_OPTIONS if field.name not in HARMLESS}
     for name, one in GENERATING.items():
         here = _HERE.get(one.named, "")
         made[name] = one if one.named in own else replace(one, remedy=_named(here) if here else _ELSEWHERE, named="")
     made |= {name: ForeignField(_named(here), NOTHING) for name, here in _HERE.items()}
     made.pop("format")  # with it the words of unknown names would be looked at, and Anthropic may have new fields with them
     return made
+
+
+def _nothing(field: Field) -> tuple[Any, ...]:
+    """Return the values of a field that ask for nothing: false asks for something where the default is true."""
+    return (*(one for one in NOTHING if one is not False), True) if field.default is True else (*NOTHING, field.default)
 
 
 def _named(here: str) -> str:
@@ -199,7 +201,7 @@ def _made(values: Values, ignored: tuple[str, ...]) -> MessageBody:
 
 def _of_chat(values: Values, offered: OfferedTools) -> Values:
     """Return the values of a body under the names of a chat."""
-    names = ("model", "temperature", "top_p", "top_k", "stream", "service_tier")
+    names = ("model", "temperature", "top_p", "top_k", "stream", "service_tier", "adaptive")
     made: Values = {name: values[name] for name in names if name in values}
     if made.get("service_tier") == STANDARD:
         made["service_tier"] = "default"

@@ -267,11 +267,19 @@ def _switched(event: Mapping[str, Any]) -> str:
 
 def switch_line(switch: Mapping[str, Any]) -> str:
     """Return the estimates of a switch and its outcome as one line."""
-    head = f"  switch: from {switch['source']} to {switch['target']} after {switch['position']:,} tokens"
-    if switch["go"] is None:
-        return f"{head}, since {switch['why']}"
+    of = f" of choice {switch['choice']}" if switch.get("choice") else ""  # earlier releases report those of the first only
+    since = "since " if switch["go"] is None else ""
     took = "" if switch["took"] is None else f"; it took {switch['took']:.2f} s"
-    return f"{head}, {switch['why']}{took}"
+    where = f"from {switch['source']} to {switch['target']} after {switch['position']:,} tokens"
+    return f"  switch{of}: {where}, {since}{switch['why']}{_found(switch)}{took}"
+
+
+def _found(switch: Mapping[str, Any]) -> str:
+    """Return what the first report of the new chain has shown of a switch that was forced; others are events."""
+    if switch["go"] is not None or not (found := switch.get("outcome")):
+        return ""
+    paused = f"paused {1000 * found['paused']:.0f} ms"
+    return f": {found['cached']:,} tokens found there, {found['recomputed']:,} recomputed, {paused}"
 
 
 def _moved(event: Mapping[str, Any]) -> str:

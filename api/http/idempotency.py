@@ -50,10 +50,11 @@ class _Run:
 
 def idempotency_key(headers: Mapping[str, str]) -> str:
     """Return the key of a request; "" if it has none. Raise a 400."""
-    key = headers.get(IDEMPOTENCY, "")
-    if key and not _FORM.fullmatch(key):
-        raise bad_request(f"the header {IDEMPOTENCY} is {shown(key[:80])}; give 1 to 255 printable characters", IDEMPOTENCY)
-    return key
+    key = headers.get(IDEMPOTENCY)
+    if key is not None and not _FORM.fullmatch(key):
+        remedy = "give 1 to 255 printable characters without spaces, or leave it out"
+        raise bad_request(f"the header {IDEMPOTENCY} is {shown(key[:80])}; {remedy}", IDEMPOTENCY)
+    return key or ""
 
 
 def owner_of(caller: str, key: str) -> str:

@@ -71,12 +71,14 @@ class RoutingTable:
         chain = self.chains.get(variant)
         if chain is None or (own := self.chains.get(chain.variant_of)) is None:
             return []
-        strange = {one.id for one in chain.components if one.kind is not Kind.STITCH} - {one.id for one in own.components}
+        strange = _parts(chain) - _parts(own)
         found = []
-        for model, application in self.models.items():
-            if shared := strange.intersection(one.id for one in self.chains[application].components):
-                strange -= shared
-                found.append(model)
+        shared = {model: strange & _parts(self.chains[application]) for model, application in self.models.items()}
+        while strange and (most := max(shared, key=lambda model: len(shared[model] & strange), default="")):
+            if not shared[most] & strange:
+                break
+            strange -= shared[most]
+            found.append(most)
         return found
 
     def update(self, news: RoutesChanged, now: float) -> None:
@@ -268,3 +270,8 @@ def _size(chain: Chain) -> tuple[int, int]:
 
 def _through(worker: str) -> Callable[[Route], bool]:
     return lambda route: any(hop.worker == worker for hop in route.hops)
+
+
+def _parts(chain: Chain) -> set[tuple[bytes, bytes]]:
+    """Return the components of a chain, each with its delta, without stitches."""
+    return {(one.id, one.delta) for one in chain.components if one.kind is not Kind.STITCH}

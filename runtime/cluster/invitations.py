@@ -10,6 +10,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import os
 import re
 import secrets
 import sys
@@ -77,7 +78,8 @@ def _whole(text: str, role: str) -> str:
         elif text.startswith(PREFIX):
             Invitation.parse(text)
     except AddressError as error:
-        raise AddressError(f"--join: {error}") from None
+        hint = f", or give @{text} for what that file holds" if os.path.isfile(text) else ""
+        raise AddressError(f"--join: {error}{hint}") from None
     return text
 
 

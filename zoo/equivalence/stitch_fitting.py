@@ -87,6 +87,8 @@ def fit(
     kept = rounded(weights, dtype)
     least = measure(pair, kept, validation, progress)
     found = dict(least)
+    if not plan.steps:
+        return FittedStitches(kept, least, found)
     trainer = _Trainer(pair, weights, spreads, rows, plan, ("weight", "bias"))
     for stage in range(len(pair.points)):
         trainer.advance(stage, progress)

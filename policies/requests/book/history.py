@@ -58,6 +58,11 @@ class RequestHistory:
     switches: list[ChainSwitch] = field(default_factory=list)
     events: list[tuple[float, str, dict[str, Any]]] = field(default_factory=list)
 
+    def arrived(self, cached: int, tokens: int, now: float) -> None:
+        """Note the outcome of a forced switch, which waits for a route first: the new home has computed some of it."""
+        if self.switches and (last := self.switches[-1]).forced and not last.outcome:
+            last.outcome = {"cached": cached, "recomputed": tokens - cached, "paused": now - last.at}
+
     def note(self, now: float, event: str, **detail: Any) -> None:
         """Add an event."""
         if len(self.events) < MAX_EVENTS:

@@ -275,6 +275,7 @@ class RequestRecord:
         if begun or cached:
             counts = {"computed": computed, "cached": cached, "of": len(progress.tokens)}
             self.history.note(now, "prefill", **{name: progress.seen(count) for name, count in counts.items()})
+        self.history.arrived(progress.seen(cached), progress.seen(len(progress.tokens)), now)
 
     def extend(self, news: TokensEmitted, now: float) -> TokensEmitted | None:
         """Add new tokens, and return the new part; None if nothing is new."""

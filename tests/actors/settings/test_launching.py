@@ -58,6 +58,8 @@ def settings(**values: Any) -> Settings:
         ),
         ({**ALWAYS, "launch_labels": {"zone": ""}}, "launch_labels.zone is empty; give a value, or leave the label out"),
         ({**ALWAYS, "launch_memory": -1}, "launch_memory is -1; give 0 or more"),
+        ({**ALWAYS, "launch_memory": 1024}, "launch_memory is 1024, which holds no model; give at least 131072 bytes, or 0"),
+        ({**ALWAYS, "launch_devices": 3}, "launch_devices is 3, but launch_command has no {devices}; put {devices} where"),
     ],
 )
 def test_what_is_refused(values: dict[str, Any], said: str) -> None:

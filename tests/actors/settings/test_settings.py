@@ -48,6 +48,13 @@ def test_changed_settings_keep_the_rest_and_are_checked_again() -> None:
         first.changed(pipeline=3)
 
 
+@pytest.mark.parametrize(("name", "value"), [("switches", 0), ("variants", 3), ("similarity_share", 0.5)])
+def test_settings_of_variants_need_a_model_with_variants(name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is {value}, but no model has adaptive; set adaptive.NAME, or leave"):
+        Settings(applications={"a": "/a"}, adaptive={"a": "off"}, **{name: value})
+    assert Settings(applications={"a": "/a"}, adaptive={"a": "equal"}, **{name: value}).value(name) == value
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [

@@ -249,6 +249,8 @@ async def test_a_client_that_goes(serve: Any, codec: Any, stream: bool) -> None:
         ({"stop": ["a"]}, "it is called stop_sequences here: send stop_sequences"),
         ({"response_format": {"type": "json_object"}}, "it is called output_config.format here"),
         ({"max_completion_tokens": 5}, "it is called max_tokens here"),
+        ({"skip_special_tokens": False}, "skip_special_tokens (false) is not supported by this server; this endpoint takes"),
+        ({"adaptive": "no"}, "adaptive is 'no'; give true or false"),
         ({"n": 2}, "n (2) is not supported by this server; this endpoint takes Anthropic's fields"),
         ({"logprobs": True}, "this endpoint takes Anthropic's fields"),
         ({"temprature": 1}, "temprature is not a field of this endpoint; did you mean temperature?"),

@@ -267,6 +267,9 @@ async def test_fields_of_sampling_and_limits(qwen: Qwen) -> None:
     sampling = generation.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, generation.max_tokens) == (0.5, 0.9, 7, 9)
     assert (body["content"][0]["text"], body["stop_reason"], body["stop_sequence"]) == ("ab", "stop_sequence", "cd")
+    assert generation.adaptive
+    await ask(client, adaptive=False)
+    assert not port.streams[-1].generation.adaptive
     found = await streamed(client, stop_sequences=["cd"])
     assert found[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "cd"}
     assert (await ask(client, service_tier="priority"))["usage"]["service_tier"] == "priority"

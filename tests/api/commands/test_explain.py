@@ -363,7 +363,8 @@ def test_the_chain_its_reasons_and_switches_are_told() -> None:
         "at": 1.0, "source": "m~1", "target": "m", "position": 1200, "why": "an estimate of 1 s against 2 s", "stay": 2.0,
         "go": 1.0, "outcome": {}, "took": 1.25,
     }  # fmt: skip
-    forced = {**switch, "why": "its model has no route now", "go": None, "position": 3}
+    outcome = {"cached": 32, "recomputed": 60, "paused": 0.5}
+    forced = {**switch, "why": "its model has no route now", "go": None, "position": 3, "choice": 1, "outcome": outcome}
     view = {
         "id": "r",
         "state": "finished",
@@ -380,6 +381,7 @@ def test_the_chain_its_reasons_and_switches_are_told() -> None:
         "goes back to the chain of m after 1,200 tokens of the answer: an estimate of 1 s against 2 s",
         "went over from w1 to w0: 8 tokens found there, 1,000 recomputed, paused 250 ms",
         "  switch: from m~1 to m after 1,200 tokens, an estimate of 1 s against 2 s; it took 1.25 s",
-        "  switch: from m~1 to m after 3 tokens, since its model has no route now",
+        "  switch of choice 1: from m~1 to m after 3 tokens, since its model has no route now: 32 tokens found there, "
+        "60 recomputed, paused 500 ms; it took 1.25 s",
     ):
         assert sentence in text

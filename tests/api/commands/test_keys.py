@@ -91,6 +91,7 @@ def test_lengths_of_time(given: str, seconds: int) -> None:
         (["node", "--join", "bw1-abc"], "--join: the invitation cannot be read; copy the whole of it"),
         (["predictor", "--join", "bwj1-abc"], "--join: the join text cannot be read; copy the whole line"),
         (["worker", "--join", "bwj1-abc"], "--join: the join text cannot be read; copy the whole line"),
+        (["worker", "--join", "{text}"], "copy the whole line that blockwright keys join printed, or give @"),
         (["worker", "--join", "tcp://127.0.0.1:9"], "the join text cannot be read; copy the whole line"),
         (["worker", "--join", "@{text}", "--memory", "much"], "--memory is 'much'; give bytes, or a size such as 8GiB"),
         (["worker", "--join", "@{text}", "--memory", "1"], "--memory is '1', which holds no model; give at least 128.0 KiB"),

@@ -14,7 +14,7 @@ from blockwright.policies.requests.book.messages import Fail, HeartbeatReceived,
 from blockwright.policies.requests.refusal import Refusal
 from blockwright.policies.requests.standing import Standing
 from blockwright.tests.claims import claim
-from blockwright.tests.policies.requests.book.gateway_bench import Bench, chain, emitted, route
+from blockwright.tests.policies.requests.book.gateway_bench import Bench, chain, emitted, progressed, route
 
 OWN, STANDS_IN = route("w0"), route("w1", application="m~1")
 SHORT = 3  # tokens of a prompt without a full page
@@ -174,6 +174,10 @@ def test_it_goes_back_to_the_listed_chain_when_the_variant_has_no_route() -> Non
     view = made.state.describe("b")
     assert (view.variant, view.attempt) == ("m~1", 2), "it gave the first token"
     assert [event["used"] for event in view.events if event["event"] == "chain"] == ["m~1", "m"]
+    made.report("w0", progressed("b", 2, 3, 2), emitted("b", 2, SHORT + 1, [8]), now=0.5)
+    (switch,) = made.state.describe("b").switches
+    assert (switch["stay"], switch["go"]) == (None, None), "its route has ended"
+    assert switch["outcome"] == {"cached": 2, "recomputed": 2, "paused": 0.5}
 
 
 def test_one_that_waits_for_a_forgotten_variant_goes_back() -> None:
