@@ -1,7 +1,7 @@
 """``blockwright`` and ``python -m blockwright``: the command line.
 
 Ctrl-C ends it in silence, also while it is imported. SIGTERM ends it in order, with one sentence. A server answers both
-itself.
+itself; a member of one that is asked to end has done its work, also while it starts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 TERMINATED = 143  # after SIGTERM
+MEMBERS = ("worker", "gateway", "predictor")  # commands that join a server
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
         if ended.code != TERMINATED:
             raise
         print("blockwright: stopped by SIGTERM", file=sys.stderr)
-        return TERMINATED
+        return 0 if sys.argv[1:2] and sys.argv[1] in MEMBERS else TERMINATED
 
 
 def _end(*_: object) -> None:

@@ -20,16 +20,23 @@ from blockwright.tests.waiting import PATIENCE
 DEMO = Path(__file__).parents[1] / "examples" / "demo-checkpoint"
 
 
-def test_a_command_says_that_it_was_stopped(tmp_path: Path) -> None:
-    """It reads a pipe that nothing is written to, so it is known where it is when the signal comes."""
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["simulate", "{pipe}"], TERMINATED), (["worker", "--join", "@{pipe}"], 0)],
+    ids=["command", "member"],
+)
+def test_a_command_says_that_it_was_stopped(tmp_path: Path, words: list[str], code: int) -> None:
+    """It reads a pipe that nothing is written to, so it is known where it is when the signal comes. A member that is asked
+    to end while it starts has nothing left to do.
+    """
     pipe = tmp_path / "pipe.toml"
-    os.mkfifo(pipe)
-    command = [sys.executable, "-m", "blockwright", "simulate", str(pipe)]
+    os.mkfifo(pipe, 0o600)
+    command = [sys.executable, "-m", "blockwright", *(word.format(pipe=pipe) for word in words)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     with pipe.open("w"):  # the command has opened it, too
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, said) == (TERMINATED, "blockwright: stopped by SIGTERM\n")
+    assert (process.returncode, said) == (code, "blockwright: stopped by SIGTERM\n")
 
 
 def test_a_batch_says_what_is_kept(

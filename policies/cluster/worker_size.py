@@ -14,6 +14,7 @@ from ..binary_size import binary_size
 from ..memory.residence import VIRTUAL
 
 CARD = "cuda:"  # with the number of the card
+BY_SETTING, BY_ITSELF = "--set memory=...", "--memory SIZE, or launch_memory=... of launched workers"  # say the memory
 LEAST = 128 << 10  # bytes of a worker's memory: a chunk of parameters and one of KV
 SHARE = 0.6  # fraction of a machine's free memory that all workers together may take
 PROGRAM = 920 << 20  # bytes of address space of a worker with torch's libraries
@@ -145,7 +146,8 @@ def size_of_joined(reading: WorkerReading, rules: SizeRules, demand: SizeDemand,
         others = f"{beside} other worker{'s' * (beside > 1)}"
         raise SizeRefused(f"{reading.host} has {others} already, which may take its memory; give --memory SIZE")
     threads = threads or threads_of(max(reading.cores // (beside + 1), 1), replace(rules, threads=0, workers=1))
-    return size_of(reading, replace(rules, memory=memory, threads=threads, workers=1))
+    less = BY_ITSELF if demand.memory else BY_SETTING
+    return size_of(reading, replace(rules, memory=memory, threads=threads, workers=1), less)
 
 
 def threads_of(cores: int, rules: SizeRules) -> int:
@@ -153,8 +155,8 @@ def threads_of(cores: int, rules: SizeRules) -> int:
     return rules.threads or min(max(cores // rules.workers, 1), rules.most_threads)
 
 
-def size_of(reading: WorkerReading, rules: SizeRules) -> WorkerReport:
-    """Return a worker's share of its machine. Raises SizeRefused."""
+def size_of(reading: WorkerReading, rules: SizeRules, less: str = BY_SETTING) -> WorkerReport:
+    """Return a worker's share of its machine. less: where less memory would be asked for. Raises SizeRefused."""
     workers, asked = rules.workers, rules.memory
     free = reading.free_memory
     if reading.device.startswith(CARD):
@@ -163,7 +165,7 @@ def size_of(reading: WorkerReading, rules: SizeRules) -> WorkerReport:
         all_of_them = f" for each worker, {binary_size(asked * workers)} for all {workers}" if workers > 1 else ""
         raise SizeRefused(
             f"memory is {binary_size(asked)}{all_of_them}, but only {binary_size(free)} are free "
-            f"{reading.where}; give less (--set memory=...)"
+            f"{reading.where}; give less ({less})"
         )
     memory = asked or int(free * SHARE) // workers
     threads = threads_of(reading.cores, rules)

@@ -92,6 +92,8 @@ def test_a_worker_that_joined_has_its_machine_to_itself_or_says_what_it_takes() 
     rules = SizeRules(workers=4)
     assert size_of_joined(READING, rules, SizeDemand(), 0) == size()
     assert size_of_joined(READING, replace(rules, memory=77), SizeDemand(), 0).memory == 77
+    with pytest.raises(SizeRefused, match=r"give less \(--memory SIZE, or launch_memory=\.\.\. of launched workers\)"):
+        size_of_joined(READING, rules, SizeDemand(1 << 50), 0)
     asked = size_of_joined(READING, replace(rules, memory=77, threads=1), SizeDemand(99, 3), 1)
     assert (asked.memory, asked.threads, asked.cores) == (99, 3, 5)
     assert size_of_joined(READING, rules, SizeDemand(99), 1).threads == 2, "cores are shared with the other"
