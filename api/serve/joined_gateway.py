@@ -190,13 +190,13 @@ class _GatewayEnding:
             self._node.close(f"{name} was received")
             return
         self.requested = True
-        seconds = self.front.settings.faults.drain_timeout
-        self._say(f"gateway {self._node.id} takes no more requests; running ones have {seconds:g} s to end")
-        self._draining = asyncio.ensure_future(self._drain(self.front, self.site, seconds, name))
+        self._draining = asyncio.ensure_future(self._drain(self.front, self.site, name))
 
-    async def _drain(self, front: Front, site: web.BaseSite, seconds: float, name: str) -> None:
+    async def _drain(self, front: Front, site: web.BaseSite, name: str) -> None:
+        seconds = front.settings.faults.drain_timeout
         try:
             await site.stop()
+            self._say(f"gateway {self._node.id} takes no more requests; running ones have {seconds:g} s to end")
             await front.drain(seconds)
         finally:
             self._node.close(f"{name} was received")
