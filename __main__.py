@@ -11,7 +11,7 @@ import sys
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 TERMINATED = 143  # after SIGTERM
-MEMBERS = ("worker", "gateway", "predictor")  # commands that join a server
+MEMBERS = {"worker", "gateway", "predictor"}  # commands that join a server
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
         if ended.code != TERMINATED:
             raise
         print("blockwright: stopped by SIGTERM", file=sys.stderr)
-        return 0 if sys.argv[1:2] and sys.argv[1] in MEMBERS else TERMINATED
+        return 0 if MEMBERS.intersection(sys.argv[1:2]) else TERMINATED
 
 
 def _end(*_: object) -> None:

@@ -110,16 +110,16 @@ def variants_of(
             continue
         ranks = accuracy_ranks(name, settings.models.accuracy_order(name)) if mode == "any" else {}
         components = [part.id.hex() for part in served[name].components]
-        listed_ones = [served[one] for one in sorted(ranks, key=ranks.__getitem__) if one in served]
-        less: list[Variant | Application] = [*listed_ones]
+        whole_models = [served[one] for one in sorted(ranks, key=ranks.__getitem__) if one in served]
+        less: list[Variant | Application] = [*whole_models]
         chains = {tuple(part.id.hex() for part in served[one].components) for one in ranks if one in served}
         most = settings.models.variants
         alike = less_accurate(components, _equivalents(name, checkpoints, served, alike=True), ranks, most)
         less += [one for one in alike if swapped(components, one.swaps) not in chains]
         less = less[: most // 2]
         every = [*make_variants(components, _equivalents(name, checkpoints, served), most - len(less)), *less]
-        if most and len(listed_ones) > most // 2:
-            log.warning(TOO_FEW, name, len(listed_ones), most // 2, name, 2 * len(listed_ones))
+        if most and len(whole_models) > most // 2:
+            log.warning(TOO_FEW, name, len(whole_models), most // 2, name, 2 * len(whole_models))
         elif most and not every:
             log.warning(NO_PAIR, name, mode)
         own = served[name]

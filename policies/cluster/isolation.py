@@ -12,6 +12,7 @@ stops within twice ``silence``. Pure; time is an argument.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 STALL_FACTOR = 1.5  # a look that comes later than this many periods counts as this many
@@ -37,12 +38,12 @@ class Isolation:
         self._silence, self._longest = silence, STALL_FACTOR * every
         self._heard: dict[str, tuple[float, float]] = {}  # node -> when it was last heard, and seconds of silence since
         self._looked = 0.0  # time of the last look
-        self._held = False  # nothing was planned for the age of the last sign
+        self._last = math.inf  # when one of them was last heard; infinite: there is none
+        self._held = False  # a plan was held back
 
     def stops(self, now: float) -> bool:
-        """Return whether to plan nothing now."""
-        newest = max((at for at, _ in self._heard.values()), default=now)
-        self._held = self._silence > 0 and now - newest >= LONGEST * self._silence
+        """Return whether to plan nothing now. A plan that is held back is made at the next look, if it can be."""
+        self._held = self._silence > 0 and now - self._last >= LONGEST * self._silence
         return self.isolated or self._held
 
     def look(self, heard: Mapping[str, float], now: float) -> bool:
@@ -55,6 +56,7 @@ class Isolation:
         self._looked = now
         self._heard = {node: self._silent(node, at, passed) for node, at in heard.items()}
         before = self.isolated
+        self._last = max(heard.values(), default=math.inf)
         silent = [seconds for _, seconds in self._heard.values()]
         self.isolated = self._silence > 0 and bool(silent) and min(silent) >= self._silence
         return self.isolated != before or self._held

@@ -67,18 +67,17 @@ class RoutingTable:
         return application if chain is None else chain.served_as
 
     def donors(self, variant: str) -> list[str]:
-        """Return the models whose components stand in for those of a variant's model, as far as they are served."""
+        """Return the served models whose components stand in for those of a variant's model, the one with most first."""
         chain = self.chains.get(variant)
         if chain is None or (own := self.chains.get(chain.variant_of)) is None:
             return []
         strange = _parts(chain) - _parts(own)
-        found = []
         shared = {model: strange & _parts(self.chains[application]) for model, application in self.models.items()}
-        while strange and (most := max(shared, key=lambda model: len(shared[model] & strange), default="")):
-            if not shared[most] & strange:
-                break
-            strange -= shared[most]
-            found.append(most)
+        found = []
+        for model in sorted(shared, key=lambda one: -len(shared[one])):
+            if strange & shared[model]:
+                strange -= shared[model]
+                found.append(model)
         return found
 
     def update(self, news: RoutesChanged, now: float) -> None:

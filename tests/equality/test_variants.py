@@ -382,3 +382,15 @@ async def test_there_are_no_more_variants_than_the_setting_says(tmp_path: Path) 
     folders = {name: root / "chains" / name for name in "ab"}
     async with serve(folders, adaptive={"a": "equal"}, variants=0, max_model_len=LENGTH) as server:
         assert [*(await server.cluster())["applications"]] == ["a", "b"]
+
+
+async def test_what_accuracy_names_beyond_half_of_the_variants_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, _ = zoo_of(tmp_path)
+    folders = {name: root / "chains" / name for name in "ab"}
+    adaptive, accuracy = {"a": "any"}, {"a": "a,b"}
+    async with serve(folders, adaptive=adaptive, accuracy=accuracy, variants=1, max_model_len=LENGTH) as server:
+        assert not any(one.get("drafts_for") for one in (await server.cluster())["applications"].values())
+    said = "accuracy.a names 1 models that are served, and 0 of them may answer in the place of a: half of the setting"
+    assert f"{said} variants; set variants=2" in caplog.text

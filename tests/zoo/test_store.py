@@ -76,7 +76,7 @@ def test_what_differs_from_its_hash_is_kept_nowhere(tmp_path: Path) -> None:
 
 
 @claim("A full store is said and does without", of="serving")
-def test_beyond_its_size_a_store_keeps_nothing_and_says_so(tmp_path: Path) -> None:
+def test_beyond_its_size_a_store_keeps_nothing_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store.open(tmp_path / "store", 20_000)
     one, two = tensor(), tensor(b"\1" * len(CONTENT))
     arrived(store, one)
@@ -90,6 +90,7 @@ def test_beyond_its_size_a_store_keeps_nothing_and_says_so(tmp_path: Path) -> No
         f"store {tmp_path / 'store'} is full (15.8 KiB of its 19.5 KiB): what does not fit is not kept, and is fetched "
         "again when it is needed; give it more (--set store_size=...), or empty it with 'blockwright zoo gc'"
     )
+    assert caplog.messages == [store.full], "it is said once"
     arriving.close()
     assert arriving.in_memory == 0
 
