@@ -47,8 +47,14 @@ class ComparisonData:
 
         ``data`` is as for ``read_examples``, or "" for no prompts. Raises CommandError and CheckpointError.
         """
+        from ...zoo.equivalence.probe import shared_tokens
+
         if not data and not text:
             raise CommandError(f"there is no probe text; give --text FILE, or --data FILE with answers, or --data {DEMO}", 2)
+        if not self._same:
+            shared_tokens(
+                *self._token_texts(), self._names
+            )  # before a tokenizer that knows nothing of the data is blamed on it
         own, rest = self._examples(0, data) if data else ([], [])
         others, other_rest = (own, rest) if self._same else self._examples(1, data) if data else ([], [])
         if text:
@@ -87,8 +93,11 @@ class ComparisonData:
         kept = cut(rows, "the probe text of the demo" if where == DEMO else where)
         if self._same:
             return same_probe(kept)
+        return paired_probe(kept, other_rows[: len(kept)], *self._token_texts(), self._names)
+
+    def _token_texts(self) -> tuple[TokenTexts, TokenTexts]:
         own, other = (_texts(codec, one.config.vocabulary) for codec, one in zip(self._codecs, self._models, strict=True))
-        return paired_probe(kept, other_rows[: len(kept)], own, other, self._names)
+        return own, other
 
     def _examples(self, model: int, data: str) -> tuple[Prompts, Prompts]:
         """Return the prompts with answers and the examples of a probe, in an order that depends on their number alone."""

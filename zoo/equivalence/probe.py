@@ -75,13 +75,8 @@ def same_probe(rows: Sequence[Row]) -> Probe:
     return Probe(tuple(rows), tuple(rows), places)
 
 
-def paired_probe(
-    rows: Sequence[Row], other_rows: Sequence[Row], texts: TokenTexts, other_texts: TokenTexts, names: tuple[str, str]
-) -> Probe:
-    """Return the probe of two models with different tokenizers, whose rows hold the same texts.
-
-    Raises CheckpointError if their vocabularies, or the borders of their tokens, have too little in common.
-    """
+def shared_tokens(texts: TokenTexts, other_texts: TokenTexts, names: tuple[str, str]) -> list[tuple[int, int]]:
+    """Return the tokens of two models with the same text. Raises CheckpointError if there are too few."""
     by_text = {text: token for token, text in reversed([*other_texts.items()]) if text[1]}
     shared = [(token, by_text[text]) for token, text in texts.items() if text in by_text]
     if len(shared) < LEAST_SHARED:
@@ -89,6 +84,17 @@ def paired_probe(
             f"the vocabularies of {names[0]} ({len(texts):,} tokens) and {names[1]} ({len(other_texts):,}) share "
             f"{len(shared)}; a comparison needs {LEAST_SHARED}; name models with related tokenizers"
         )
+    return shared
+
+
+def paired_probe(
+    rows: Sequence[Row], other_rows: Sequence[Row], texts: TokenTexts, other_texts: TokenTexts, names: tuple[str, str]
+) -> Probe:
+    """Return the probe of two models with different tokenizers, whose rows hold the same texts.
+
+    Raises CheckpointError if their vocabularies, or the borders of their tokens, have too little in common.
+    """
+    shared = shared_tokens(texts, other_texts, names)
     places = []
     for row, other in zip(rows, other_rows, strict=True):
         own_ends, other_ends = _ends(row, texts), _ends(other, other_texts)

@@ -203,6 +203,7 @@ def test_what_cannot_be_compared_is_refused(
         (("a", "b", "--data", tmp_path / "no"), "no cannot be read (No such file or directory); name a file, or demo"),
         (("a", "b", "--text", text, "--damage", "101"), "damage is 101; give a number from 0 to 100"),
         (("a", "b", "--text", text, "--png", tmp_path / "no" / "x"), "lies in no folder; make"),
+        (("a", "strange", "--data", "demo"), "share 3; a comparison needs 16; name models with related tokenizers"),
         (("a", "strange", "--text", text), "share 3; a comparison needs 16; name models with related tokenizers"),
     ]
     for words, expected in refusals:
